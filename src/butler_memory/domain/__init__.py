@@ -1,0 +1,1 @@
+"""Pure decisions: everything here depends only on its arguments."""

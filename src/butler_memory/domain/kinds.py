@@ -1,0 +1,157 @@
+"""The closed sets of words that rows, events and tools may use. The database checks the same sets."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class MemoryType(StrEnum):
+    EPISODE = "episode"
+    FACT = "fact"
+    RULE = "rule"
+
+
+class Permanence(StrEnum):
+    PERMANENT = "permanent"
+    STABLE = "stable"
+    STANDARD = "standard"
+    VOLATILE = "volatile"
+    EPHEMERAL = "ephemeral"
+
+
+class Validity(StrEnum):
+    """The life of a fact."""
+
+    ACTIVE = "active"
+    FADING = "fading"
+    SUPERSEDED = "superseded"
+    EXPIRED = "expired"
+    RETRACTED = "retracted"
+
+
+class RuleStatus(StrEnum):
+    """The life of a rule: a fact's, and `disabled` by a person."""
+
+    ACTIVE = "active"
+    FADING = "fading"
+    SUPERSEDED = "superseded"
+    EXPIRED = "expired"
+    RETRACTED = "retracted"
+    DISABLED = "disabled"
+
+
+class EpisodeState(StrEnum):
+    ACTIVE = "active"
+    RETRACTED = "retracted"
+
+
+class ConsolidationStatus(StrEnum):
+    PENDING = "pending"
+    CONSOLIDATED = "consolidated"
+    FAILED = "failed"
+    DEAD_LETTER = "dead_letter"
+
+
+class Maturity(StrEnum):
+    CANDIDATE = "candidate"
+    ESTABLISHED = "established"
+    PROVEN = "proven"
+    ANTI_PATTERN = "anti_pattern"
+
+
+class SourceKind(StrEnum):
+    USER_STATED = "user_stated"
+    AGENT_INFERRED = "agent_inferred"
+    IMPORTED = "imported"
+    CORRECTED = "corrected"
+
+
+class ContentStatus(StrEnum):
+    PLAIN = "plain"
+    REDACTED = "redacted"
+    ENCRYPTED = "encrypted"
+    ERASED = "erased"
+
+
+class Relation(StrEnum):
+    DERIVED_FROM = "derived_from"
+    SUPPORTS = "supports"
+    CONTRADICTS = "contradicts"
+    SUPERSEDES = "supersedes"
+    RELATED_TO = "related_to"
+
+
+class ApplicationOutcome(StrEnum):
+    HELPFUL = "helpful"
+    HARMFUL = "harmful"
+    NEUTRAL = "neutral"
+
+
+class EventType(StrEnum):
+    """Everything that can happen to a memory (L2)."""
+
+    CREATED = "created"
+    SUPERSEDED = "superseded"
+    CONFIRMED = "confirmed"
+    REVISED = "revised"
+    LINKED = "linked"
+    FADED = "faded"
+    EXPIRED = "expired"
+    RETRACTED = "retracted"
+    RESTORED = "restored"
+    PROMOTED = "promoted"
+    DEMOTED = "demoted"
+    INVERTED = "inverted"
+    MARKED = "marked"
+    DISABLED = "disabled"
+    ENABLED = "enabled"
+    CONSOLIDATED = "consolidated"
+    CONSOLIDATION_FAILED = "consolidation_failed"
+    REQUEUED = "requeued"
+    DELETED = "deleted"
+    ERASED = "erased"
+    RESLOTTED = "reslotted"
+    CONFIDENCE_ALERT = "confidence_alert"
+
+
+class TombstoneReason(StrEnum):
+    """Why an episode's row is gone while links to it still resolve (E4)."""
+
+    EXPIRED = "expired"
+    FORGOTTEN = "forgotten"
+    ERASED = "erased"
+
+
+class Role(StrEnum):
+    BUTLER = "butler"
+    READER = "reader"
+    ADMIN = "admin"
+
+
+class TriggerClass(StrEnum):
+    """What started the session. Maintenance never becomes an episode (E5)."""
+
+    SESSION = "session"
+    MAINTENANCE = "maintenance"
+
+
+class WriteOutcome(StrEnum):
+    CREATED = "created"
+    CONFIRMED = "confirmed"
+    SUPERSEDED = "superseded"
+    DUPLICATE = "duplicate"
+
+
+class Cardinality(StrEnum):
+    ONE = "one"
+    MANY = "many"
+
+
+class Sensitivity(StrEnum):
+    NORMAL = "normal"
+    SENSITIVE = "sensitive"
+    HIGH = "high"
+
+
+LIVE_VALIDITY = frozenset({Validity.ACTIVE, Validity.FADING})
+LIVE_STATUS = frozenset({RuleStatus.ACTIVE, RuleStatus.FADING})

@@ -1,0 +1,105 @@
+"""What is known of each predicate: how many values it holds, how long they last, how careful to be (F4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from butler_memory.domain.kinds import Cardinality, Permanence, Sensitivity
+from butler_memory.domain.text import key
+
+
+@dataclass(frozen=True)
+class Predicate:
+    name: str
+    cardinality: Cardinality = Cardinality.ONE
+    temporal: bool = False
+    permanence: Permanence = Permanence.STANDARD
+    sensitivity: Sensitivity = Sensitivity.NORMAL
+    aliases: tuple[str, ...] = ()
+    builtin: bool = True
+
+
+def _one(permanence: Permanence, *names: str, sensitivity: Sensitivity = Sensitivity.NORMAL) -> list[Predicate]:
+    return [Predicate(n, Cardinality.ONE, False, permanence, sensitivity) for n in names]
+
+
+def _many(permanence: Permanence, *names: str, sensitivity: Sensitivity = Sensitivity.NORMAL) -> list[Predicate]:
+    return [Predicate(n, Cardinality.MANY, False, permanence, sensitivity) for n in names]
+
+
+def _dated(permanence: Permanence, *names: str, sensitivity: Sensitivity = Sensitivity.NORMAL) -> list[Predicate]:
+    return [Predicate(n, Cardinality.MANY, True, permanence, sensitivity) for n in names]
+
+
+_P, _S = Permanence, Sensitivity
+
+BUILTIN: tuple[Predicate, ...] = (
+    *_one(_P.PERMANENT, "name", "full_name", "birthday", "birthplace", "gender", "native_language"),
+    *_one(_P.STABLE, "home", "address", "employer", "job", "timezone", "spouse", "partner", "email", "phone"),
+    *_one(_P.STABLE, "preferred_name", "pronouns", "nationality", "religion", "marital_status"),
+    *_one(_P.PERMANENT, "blood_type", sensitivity=_S.SENSITIVE),
+    *_one(_P.STABLE, "national_id", "passport_number", "bank_account", sensitivity=_S.HIGH),
+    *_one(_P.VOLATILE, "mood", "current_location", "current_task"),
+    *_many(_P.PERMANENT, "allergy", "medical_condition", sensitivity=_S.SENSITIVE),
+    *_many(_P.STABLE, "dietary_restriction", "medication", sensitivity=_S.SENSITIVE),
+    *_many(_P.PERMANENT, "child", "parent", "sibling", "relative", "education", "anniversary"),
+    *_many(_P.STABLE, "friend", "colleague", "pet", "language", "skill", "likes", "dislikes", "preference"),
+    *_many(_P.STABLE, "favorite", "habit", "works_with", "member_of", "certification", "value"),
+    *_many(_P.STANDARD, "hobby", "interest", "current_interest", "owns", "project", "goal", "opinion", "uses"),
+    *_many(_P.STANDARD, "note", "subscription", "knows"),
+    *_many(_P.VOLATILE, "plan", "task", "symptom"),
+    *_dated(_P.STANDARD, "weight", "measurement", "blood_pressure", "expense", "purchase"),
+    *_dated(_P.VOLATILE, "appointment", "trip", "visit"),
+    *_dated(_P.EPHEMERAL, "recent_meal", "recent_event", "observation"),
+)
+
+_ALIASES: dict[str, str] = {
+    "allergies": "allergy", "allergic_to": "allergy", "has_allergy": "allergy",
+    "hobbies": "hobby", "interests": "interest", "friends": "friend", "friend_of": "friend",
+    "pets": "pet", "has_pet": "pet", "languages": "language", "speaks": "language", "skills": "skill",
+    "like": "likes", "loves": "likes", "enjoys": "likes", "dislike": "dislikes", "hates": "dislikes",
+    "preferences": "preference", "prefers": "preference", "own": "owns", "possession": "owns",
+    "works_at": "employer", "works_for": "employer", "company": "employer",
+    "occupation": "job", "profession": "job", "job_title": "job", "role": "job",
+    "lives_in": "home", "residence": "home", "city": "home", "hometown": "birthplace",
+    "birth_date": "birthday", "date_of_birth": "birthday", "born": "birthday",
+    "children": "child", "kids": "child", "son": "child", "daughter": "child",
+    "siblings": "sibling", "brother": "sibling", "sister": "sibling", "parents": "parent",
+    "mother": "parent", "father": "parent", "wife": "spouse", "husband": "spouse",
+    "conditions": "medical_condition", "condition": "medical_condition", "diagnosis": "medical_condition",
+    "medications": "medication", "takes": "medication", "goals": "goal", "plans": "plan",
+    "projects": "project", "notes": "note", "time_zone": "timezone", "diet": "dietary_restriction",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Registry:
+    """Built-in predicates, and a tenant's own over them."""
+
+    own: Mapping[str, Predicate]
+    many_valued: bool = True
+
+    def find(self, predicate: str) -> Predicate:
+        """The entry for a predicate as an agent wrote it; an unknown one holds one value."""
+        name = key(predicate)
+        entry = self.own.get(name) or self._by_own_alias(name) or _BY_NAME.get(name)
+        if entry is None and name in _ALIASES:
+            canonical = _ALIASES[name]
+            entry = self.own.get(canonical) or _BY_NAME[canonical]
+        return entry or Predicate(name, builtin=False)
+
+    def all(self) -> list[Predicate]:
+        merged = {**_BY_NAME, **self.own}
+        return [merged[name] for name in sorted(merged)]
+
+    def _by_own_alias(self, name: str) -> Predicate | None:
+        return next((p for p in self.own.values() if name in p.aliases), None)
+
+
+def _with_aliases(entry: Predicate) -> Predicate:
+    aliases = tuple(sorted(a for a, name in _ALIASES.items() if name == entry.name))
+    return Predicate(entry.name, entry.cardinality, entry.temporal, entry.permanence, entry.sensitivity, aliases)
+
+
+_BY_NAME: dict[str, Predicate] = {p.name: _with_aliases(p) for p in BUILTIN}

@@ -1,0 +1,340 @@
+"""What callers may ask for, checked at once and completely, before anything is read or written (T4).
+
+One model per question. The fronts publish these models' JSON schemas and hand over raw arguments; `parse`
+turns every failure into our error shape without repeating what was sent.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal, Self, TypeVar
+from uuid import NAMESPACE_URL, UUID, uuid5
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from butler_memory.domain.kinds import MemoryType, Permanence, SourceKind
+from butler_memory.errors import InvalidInput, TooLarge
+
+CONTENT_BYTES = 32 * 1024
+METADATA_BYTES = 16 * 1024
+NAME_CHARS = 200  # subject and predicate; they are part of a b-tree key
+TAGS, TAG_CHARS = 32, 64
+BATCH_ITEMS = 200
+ID_CHARS = 200
+
+SCOPE = re.compile(r"^(global|\*|[a-z0-9][a-z0-9_-]{0,62}|project:[a-z0-9][a-z0-9._-]{0,62})$")
+
+
+def _clean_text(text: str) -> str:
+    if "\x00" in text:
+        raise PydanticCustomError("bad_text", "must not contain NUL characters")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise PydanticCustomError("bad_text", "must be valid Unicode (it has a lone surrogate)") from None
+    return text
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise PydanticCustomError("blank", "must not be empty")
+    return text
+
+
+def _within(limit: int) -> AfterValidator:
+    def check(text: str) -> str:
+        if len(text.encode("utf-8")) > limit:
+            raise PydanticCustomError("too_large", "is over the limit of {limit} bytes", {"limit": limit})
+        return text
+
+    return AfterValidator(check)
+
+
+def _json_text(value: Any) -> Any:
+    """Models often send lists and objects as JSON text; take them at their word."""
+    if isinstance(value, str) and value.strip()[:1] in "[{" and value.strip():
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _offset_time(value: Any) -> Any:
+    if isinstance(value, datetime):
+        moment = value
+    elif isinstance(value, str):
+        try:
+            moment = datetime.fromisoformat(value.strip())
+        except ValueError:
+            raise PydanticCustomError("bad_time", "must be a time like 2026-03-01T09:30:00Z") from None
+    else:
+        raise PydanticCustomError("bad_time", "must be a time like 2026-03-01T09:30:00Z")
+    if moment.tzinfo is None:
+        raise PydanticCustomError("bad_time", "needs an offset, like 2026-03-01T09:30:00Z or +02:00")
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise PydanticCustomError("bad_time", "is out of range") from None
+
+
+def _scope(text: str) -> str:
+    if not SCOPE.match(text):
+        raise PydanticCustomError("bad_scope", "must be 'global', a butler's name or 'project:<slug>' (lower case)")
+    return text
+
+
+def _metadata_size(value: dict[str, Any]) -> dict[str, Any]:
+    try:
+        size = len(_clean_text(json.dumps(value, ensure_ascii=False, allow_nan=False)).encode())
+    except ValueError:
+        raise PydanticCustomError("bad_metadata", "must be plain JSON (no NaN or Infinity)") from None
+    if "\\u0000" in json.dumps(value):
+        raise PydanticCustomError("bad_text", "must not contain NUL characters")
+    if size > METADATA_BYTES:
+        raise PydanticCustomError("too_large", "is over the limit of {limit} bytes", {"limit": METADATA_BYTES})
+    return value
+
+
+def _unique_tags(tags: list[str]) -> list[str]:
+    if len(tags) > TAGS:
+        raise PydanticCustomError("too_large", "has more than {limit} tags", {"limit": TAGS})
+    return list(dict.fromkeys(tag.strip() for tag in tags))
+
+
+Text = Annotated[str, AfterValidator(_clean_text)]
+Content = Annotated[Text, AfterValidator(_not_blank), _within(CONTENT_BYTES)]
+Name = Annotated[Text, AfterValidator(_not_blank), Field(max_length=NAME_CHARS)]
+Tag = Annotated[Text, AfterValidator(_not_blank), Field(max_length=TAG_CHARS)]
+Tags = Annotated[list[Tag], BeforeValidator(_json_text), AfterValidator(_unique_tags)]
+Metadata = Annotated[dict[str, Any], BeforeValidator(_json_text), AfterValidator(_metadata_size)]
+When = Annotated[datetime, BeforeValidator(_offset_time), WithJsonSchema({"type": "string", "format": "date-time"})]
+Scope = Annotated[Text, AfterValidator(_scope)]
+Importance = Annotated[float, Field(ge=1, le=10, allow_inf_nan=False)]
+Confidence = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+CallerId = Annotated[Text, AfterValidator(_not_blank), Field(max_length=ID_CHARS)]
+MemoryId = Annotated[UUID, WithJsonSchema({"type": "string", "format": "uuid"})]
+
+
+class RequestContext(BaseModel):
+    """The caller's lineage: kept on rows and events, and returned (T2)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    request_id: CallerId | None = None
+    subrequest_id: CallerId | None = None
+    segment_id: CallerId | None = None
+    session_id: CallerId | None = None
+
+    def given(self) -> dict[str, str]:
+        return self.model_dump(exclude_none=True)
+
+
+def _lineage_schema() -> dict[str, Any]:
+    return {"type": "object", "description": "request_id, subrequest_id, segment_id, session_id"}
+
+
+Lineage = Annotated[RequestContext, BeforeValidator(_json_text), WithJsonSchema(_lineage_schema())]
+
+
+class Request(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    request_context: Lineage = RequestContext()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_omitted(cls, values: Any) -> Any:
+        if isinstance(values, Mapping):
+            return {key: value for key, value in values.items() if value is not None}
+        return values
+
+    def gave(self, field: str) -> bool:
+        """Did the caller say it, or is it a default?"""
+        return field in self.model_fields_set
+
+
+class StoreEpisode(Request):
+    content: Content
+    butler: Scope | None = None
+    session_id: CallerId | None = None
+    importance: Importance = 5.0
+    occurred_at: When | None = None
+    source_kind: SourceKind = SourceKind.AGENT_INFERRED
+    tags: Tags = []
+    metadata: Metadata = {}
+    idempotency_key: CallerId | None = None
+
+    @property
+    def session(self) -> str | None:
+        return self.session_id or self.request_context.session_id
+
+
+class StoreFact(Request):
+    subject: Name
+    predicate: Name
+    content: Content
+    importance: Importance = 5.0
+    permanence: Permanence = Permanence.STANDARD
+    scope: Scope | None = None
+    tags: Tags = []
+    confidence: Confidence = 1.0
+    source_kind: SourceKind = SourceKind.AGENT_INFERRED
+    valid_from: When | None = None
+    valid_to: When | None = None
+    metadata: Metadata = {}
+    idempotency_key: CallerId | None = None
+
+    @model_validator(mode="after")
+    def _ends_after_it_begins(self) -> Self:
+        if self.valid_from and self.valid_to and self.valid_to < self.valid_from:
+            raise PydanticCustomError("bad_range", "valid_to must not be before valid_from")
+        return self
+
+
+class StoreRule(Request):
+    content: Content
+    scope: Scope | None = None
+    tags: Tags = []
+    importance: Importance = 5.0
+    permanence: Permanence = Permanence.STANDARD
+    confidence: Confidence = 0.5
+    source_kind: SourceKind = SourceKind.AGENT_INFERRED
+    metadata: Metadata = {}
+    idempotency_key: CallerId | None = None
+
+
+class IngestBatch(Request):
+    episodes: Annotated[
+        list[Any],
+        BeforeValidator(_json_text),
+        WithJsonSchema({"type": "array", "items": {"type": "object"}, "maxItems": BATCH_ITEMS}),
+    ]
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        if not self.episodes:
+            raise PydanticCustomError("blank", "episodes must not be empty")
+        if len(self.episodes) > BATCH_ITEMS:
+            raise PydanticCustomError("too_large", "episodes has more than {limit} items", {"limit": BATCH_ITEMS})
+        return self
+
+
+class OneMemory(Request):
+    """Names one memory: get, confirm, forget."""
+
+    type: MemoryType
+    id: MemoryId
+
+
+class ConfirmMemory(OneMemory):
+    type: Annotated[MemoryType, WithJsonSchema({"enum": ["fact", "rule"]})]
+
+    @model_validator(mode="after")
+    def _episodes_are_history(self) -> Self:
+        if self.type is MemoryType.EPISODE:
+            raise PydanticCustomError("bad_type", "type must be 'fact' or 'rule': an episode cannot be confirmed")
+        return self
+
+
+class RestoreMemory(OneMemory):
+    replace: bool = False
+
+
+class EditMemory(Request):
+    """A person's correction by id: new text makes a new row, other attributes change in place."""
+
+    type: Literal[MemoryType.FACT, MemoryType.RULE]
+    id: MemoryId
+    content: Content | None = None
+    importance: Importance | None = None
+    permanence: Permanence | None = None
+    tags: Tags | None = None
+    valid_from: When | None = None
+    valid_to: When | None = None
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> Self:
+        if not self.model_fields_set - {"type", "id", "request_context"}:
+            raise PydanticCustomError("blank", "give at least one of content, importance, permanence, tags")
+        if self.type is MemoryType.RULE and (self.valid_from or self.valid_to):
+            raise PydanticCustomError("bad_range", "a rule has no valid_from or valid_to")
+        if self.valid_from and self.valid_to and self.valid_to < self.valid_from:
+            raise PydanticCustomError("bad_range", "valid_to must not be before valid_from")
+        return self
+
+
+class Stats(Request):
+    scope: Scope | None = None
+
+
+RequestT = TypeVar("RequestT", bound=BaseModel)
+
+# A session named by something else than a UUID gets one derived from its name.
+_SESSION_NAMESPACE = uuid5(NAMESPACE_URL, "butler-memory:session")
+
+
+def session_uuid(name: str) -> UUID:
+    try:
+        return UUID(name)
+    except ValueError:
+        return uuid5(_SESSION_NAMESPACE, name)
+
+
+def parse(model: type[RequestT], arguments: Mapping[str, Any]) -> RequestT:
+    """The request, or InvalidInput naming the field and what would be right; never the value sent."""
+    try:
+        return model.model_validate(dict(arguments))
+    except ValidationError as error:
+        raise _translated(model, error.errors(include_input=False, include_url=False)[0]) from None
+
+
+def _translated(model: type[BaseModel], error: ErrorDetails) -> InvalidInput:
+    field = ".".join(str(part) for part in error["loc"] if isinstance(part, str))
+    kind = error["type"]
+    if kind == "extra_forbidden":
+        return InvalidInput(_unknown(model, error["loc"]), field="", reason="unknown_argument")
+    if kind == "missing":
+        return InvalidInput(f"'{field}' is required.", field=field, reason="missing")
+    said = _said(error)
+    if kind in {"too_large", "string_too_long"}:
+        return TooLarge(f"'{field or 'input'}' {said}.", field=field, reason="too_large")
+    return InvalidInput(f"'{field}' {said}." if field else f"{said[:1].upper()}{said[1:]}.", field=field, reason=kind)
+
+
+def _unknown(model: type[BaseModel], where: tuple[int | str, ...]) -> str:
+    known = sorted(model.model_fields) if len(where) == 1 else sorted(RequestContext.model_fields)
+    close = difflib.get_close_matches(str(where[-1])[:NAME_CHARS], known, n=1)
+    hint = f" Did you mean '{close[0]}'?" if close else ""
+    return f"There is an unknown argument.{hint} Known arguments: {', '.join(known)}."
+
+
+def _said(error: ErrorDetails) -> str:
+    context = error.get("ctx", {})
+    match error["type"]:
+        case "enum" | "literal_error":
+            return f"must be one of {context['expected']}"
+        case "string_too_long":
+            return f"is longer than {context['max_length']} characters"
+        case "uuid_parsing" | "uuid_type":
+            return "must be a UUID, as returned by a store, search or recall call"
+        case "greater_than_equal" | "less_than_equal" | "greater_than" | "less_than" | "finite_number":
+            return error["msg"].replace("Input should be", "must be")
+        case "string_type" | "dict_type" | "list_type" | "float_type" | "float_parsing" | "bool_parsing":
+            return error["msg"].replace("Input should be", "must be").split(",")[0]
+        case _:
+            return error["msg"].replace("Input should be", "must be").removeprefix("Value error, ")

@@ -1,0 +1,135 @@
+"""What a newly stated fact does to those already known on its key (F3, F5, F9, F11)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from butler_memory.domain.decay import DECAY_PER_DAY
+from butler_memory.domain.kinds import Cardinality, Permanence, SourceKind
+from butler_memory.domain.predicates import Predicate
+from butler_memory.domain.records import Fact
+from butler_memory.domain.requests import StoreFact
+from butler_memory.domain.text import digest, meaning, same_form
+
+# How much a source is worth: a confirmation raises confidence only when this improves (F9).
+SOURCE_RANK = {
+    SourceKind.AGENT_INFERRED: 0,
+    SourceKind.IMPORTED: 1,
+    SourceKind.USER_STATED: 2,
+    SourceKind.CORRECTED: 3,
+}
+_USER_KINDS = frozenset({SourceKind.USER_STATED, SourceKind.CORRECTED})
+_INHERITED = ("permanence", "importance", "tags")
+
+
+@dataclass(frozen=True)
+class Create:
+    """Nothing is known on this key and slot, or the predicate holds many values."""
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Said before and nothing new about it: the row stays as it is."""
+
+    existing: Fact
+
+
+@dataclass(frozen=True)
+class Strengthen:
+    """The same content again: a confirmation, a revision of attributes, or both."""
+
+    existing: Fact
+    confirms: bool
+    changes: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Replace:
+    """Other content on a single-valued key: the old one is retired by the new one."""
+
+    existing: Fact
+    inherited: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ArriveLate:
+    """Older evidence: kept, already superseded by what is newer."""
+
+    newer: Fact
+
+
+Decision = Create | Keep | Strengthen | Replace | ArriveLate
+
+
+def slot_of(
+    predicate: Predicate,
+    content: str,
+    *,
+    valid_from: datetime | None,
+    now: datetime,
+    secret: bytes,
+    many_valued: bool,
+) -> str:
+    """'' where a key holds one value; else a keyed digest that tells the values apart (F3)."""
+    if not many_valued or predicate.cardinality is Cardinality.ONE:
+        return ""
+    if predicate.temporal:
+        # Undated observations of one day are one observation; dated ones are told apart to the instant.
+        moment = valid_from.isoformat() if valid_from else now.date().isoformat()
+        return digest(secret, moment, same_form(content))
+    return digest(secret, same_form(content))
+
+
+def decide(request: StoreFact, slot: str, on_key: Sequence[Fact], *, said_this_session: bool) -> Decision:
+    """`on_key`: the live facts with the same scope, subject and predicate."""
+    same = _same_content(request, slot, on_key)
+    if same is not None:
+        return _again(request, same, said_this_session)
+    holder = next((fact for fact in on_key if fact.slot == slot), None)
+    if holder is None:
+        return Create()
+    if request.valid_from and holder.valid_from and request.valid_from < holder.valid_from:
+        return ArriveLate(holder)
+    return Replace(holder, _inherited(request, holder))
+
+
+def _same_content(request: StoreFact, slot: str, on_key: Sequence[Fact]) -> Fact | None:
+    form = same_form(request.content)
+    exact = next((f for f in on_key if f.slot == slot and same_form(f.content or "") == form), None)
+    if exact is not None or slot == "" or request.valid_from is not None:
+        return exact
+    words = meaning(request.content)
+    return next((f for f in on_key if meaning(f.content or "") == words and not f.valid_from), None)
+
+
+def _again(request: StoreFact, existing: Fact, said_this_session: bool) -> Keep | Strengthen:
+    improves = SOURCE_RANK[request.source_kind] > SOURCE_RANK[existing.source_kind]
+    confirms = improves or (request.source_kind in _USER_KINDS and not said_this_session)
+    changes = _revised(request, existing)
+    if improves:
+        changes["source_kind"] = request.source_kind
+        changes["confidence"] = max(existing.confidence, request.confidence)
+    if not confirms and not changes:
+        return Keep(existing)
+    return Strengthen(existing, confirms, changes)
+
+
+def _revised(request: StoreFact, existing: Fact) -> dict[str, Any]:
+    """Attributes that the caller gave explicitly and that differ."""
+    named = ("permanence", "importance", "tags", "valid_from", "valid_to")
+    changes = {n: getattr(request, n) for n in named if request.gave(n) and getattr(request, n) != getattr(existing, n)}
+    return with_decay_rate(changes)
+
+
+def _inherited(request: StoreFact, old: Fact) -> dict[str, Any]:
+    """A corrected allergy stays permanent: what the caller did not say is taken over."""
+    return with_decay_rate({n: getattr(old, n) for n in _INHERITED if not request.gave(n)})
+
+
+def with_decay_rate(changes: dict[str, Any]) -> dict[str, Any]:
+    if "permanence" in changes:
+        changes["decay_rate"] = DECAY_PER_DAY[Permanence(changes["permanence"])]
+    return changes
