@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from butler_memory.domain.decay import DECAY_PER_DAY
 from butler_memory.domain.kinds import Cardinality, Permanence, SourceKind
@@ -83,11 +84,11 @@ def slot_of(
     return digest(secret, same_form(content))
 
 
-def decide(request: StoreFact, slot: str, on_key: Sequence[Fact], *, said_this_session: bool) -> Decision:
-    """`on_key`: the live facts with the same scope, subject and predicate."""
+def decide(request: StoreFact, slot: str, on_key: Sequence[Fact], *, said_this_session: Container[UUID]) -> Decision:
+    """`on_key`: the live facts with the same scope, subject and predicate; `said...`: those heard in this session."""
     same = _same_content(request, slot, on_key)
     if same is not None:
-        return _again(request, same, said_this_session)
+        return _again(request, same, same.id in said_this_session)
     holder = next((fact for fact in on_key if fact.slot == slot), None)
     if holder is None:
         return Create()

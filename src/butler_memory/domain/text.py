@@ -17,11 +17,11 @@ _SPACES = re.compile(r"\s+")
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*", re.UNICODE)
 # Words whose presence does not change what a sentence asks for. Negations and quantifiers are not among them.
 _FILLER = frozenset(
-    "a an the is are was were be been being to of for in on at by with and or that this it its please".split()
+    "a an the is are was were be been being to of for in on at by with and that this it its please".split()
 )
 # With one of these, the order of the words is part of the meaning: "tea over coffee", "Anna before Bob".
 _ORDER_MATTERS = frozenset(
-    "before after over than from to instead rather unless until then above below under if when".split()
+    "before after over than from instead rather unless until then above below under if when".split()
 )
 _NEGATIONS = {"don't": "not", "doesn't": "not", "didn't": "not", "won't": "not", "can't": "not",
               "cannot": "not", "isn't": "not", "aren't": "not", "wasn't": "not", "weren't": "not",

@@ -1,0 +1,146 @@
+"""The composition root: chooses the parts and starts them in order. Tests call it with other parts."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import logging
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from butler_memory.access import Access
+from butler_memory.domain.clock import Clock, system_clock
+from butler_memory.embedding.lazy import LazyEmbedder
+from butler_memory.embedding.ports import Embedder
+from butler_memory.errors import ButlerMemoryError, SetupError
+from butler_memory.memory import Memory
+from butler_memory.postgres import access as access_table
+from butler_memory.postgres.database import Database
+from butler_memory.postgres.migrate import migrate
+from butler_memory.postgres.provision import ROLES, Urls, new_passwords, provision
+from butler_memory.postgres.server import ensure_running
+from butler_memory.settings import Settings
+from butler_memory.upkeep.late_vectors import embed_missing
+from butler_memory.writing.desk import Desk
+from butler_memory.writing.vectors import Vectors
+
+Progress = Callable[[str], None]
+MAKE_UP_EVERY_SECONDS = 60.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Engine:
+    settings: Settings
+    memory: Memory
+    access: Access
+    database: Database
+    embedder: Embedder
+    urls: Urls
+    clock: Clock
+
+
+def silent(_: str) -> None:
+    """Shows nothing."""
+
+
+@asynccontextmanager
+async def open_engine(
+    settings: Settings, *, progress: Progress = silent, embedder: Embedder | None = None, clock: Clock | None = None
+) -> AsyncIterator[Engine]:
+    """Database, schema, model and engine; everything is closed again on the way out, in reverse order."""
+    _check_clock(settings)
+    clock = clock or system_clock(settings.env.clock_offset)
+    async with AsyncExitStack() as stack:
+        urls = await database_urls(settings, stack, progress)
+        if urls.owner:
+            await migrate(urls)
+        database = await Database.open(urls)
+        stack.push_async_callback(database.close)
+        await _check_cardinality_choice(database, settings)
+        if embedder is None:
+            embedder = LazyEmbedder(settings.env.model_cache, settings.env.model_path)
+            stack.push_async_callback(embedder.close)
+        vectors = Vectors(embedder, database, settings.memory.retrieval.text_config)
+        stack.push_async_callback(vectors.close)
+        desk = Desk(database, vectors, settings.memory)
+        access = Access(database, clock, many_valued=settings.memory.facts.many_valued)
+        yield Engine(settings, Memory(desk, clock), access, database, embedder, urls, clock)
+
+
+async def database_urls(settings: Settings, stack: AsyncExitStack, progress: Progress) -> Urls:
+    """Of the server that the environment names, or of the embedded one, started here."""
+    env = settings.env
+    if env.database_url:
+        if not env.worker_url:
+            raise SetupError(
+                "BUTLER_MEMORY_DATABASE_URL is set, but BUTLER_MEMORY_WORKER_URL is not.",
+                recovery="Run 'butler-memory db provision --admin-url ...' and set the lines that it prints.",
+            )
+        return Urls(owner=env.owner_url, app=env.database_url, worker=env.worker_url)
+    server = await ensure_running(env.data_dir, progress=progress)
+    stack.push_async_callback(server.release)
+    passwords = await asyncio.to_thread(_kept_passwords, env.data_dir)
+    return await provision(server.admin_url(), settings.butler.db.name, passwords)
+
+
+def _kept_passwords(data_dir: Path) -> dict[str, str]:
+    """The roles' passwords of this data directory: made once, readable only by its owner."""
+    file = data_dir / "roles.json"
+    if not file.exists():
+        # Written whole under another name, then linked: of two first starts, one wins and both read the same.
+        draft = data_dir / f"roles.{os.getpid()}.new"
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as new:
+            json.dump(new_passwords(), new)
+        with suppress(FileExistsError):
+            os.link(draft, file)
+        draft.unlink()
+    kept: dict[str, str] = json.loads(file.read_text())
+    if sorted(kept) != sorted(ROLES):
+        raise SetupError(f"{file} is damaged.", recovery="Remove the file and start again: new passwords are made.")
+    return kept
+
+
+def _check_clock(settings: Settings) -> None:
+    if settings.env.clock_offset != timedelta(0) and not is_loopback(settings.env.host):
+        raise SetupError(
+            "BUTLER_MEMORY_CLOCK_OFFSET is for tests and demos: it works only on a loopback address.",
+            recovery="Unset it, or bind to 127.0.0.1.",
+        )
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+async def _check_cardinality_choice(database: Database, settings: Settings) -> None:
+    chosen = settings.memory.facts.many_valued
+    known = await database.run_as_worker(access_table.many_valued_choices)
+    if known - {chosen}:
+        raise SetupError(
+            f"facts.many_valued is {str(chosen).lower()}, but this database was started with the opposite.",
+            recovery="It is fixed at the first start: set it back, or use another database.",
+        )
+
+
+async def make_up_for_vectors(engine: Engine) -> None:
+    """Runs beside a server for as long as it lives."""
+    while True:
+        try:
+            made = await embed_missing(engine.database, engine.embedder)
+            if made:
+                log.info("made up for %d missing vectors", made)
+        except ButlerMemoryError as error:
+            log.debug("vectors still missing: %s", error.code)
+        await asyncio.sleep(MAKE_UP_EVERY_SECONDS)

@@ -1,0 +1,181 @@
+"""One short method per thing an agent or a person can ask. Every front calls these, and nothing below them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, TypeVar
+
+from butler_memory.domain.clock import Clock, days_between
+from butler_memory.domain.decay import effective_confidence
+from butler_memory.domain.kinds import MemoryType, Relation
+from butler_memory.domain.predicates import Predicate, Registry
+from butler_memory.domain.records import AnyMemory, Episode
+from butler_memory.domain.requests import (
+    ConfirmMemory,
+    EditMemory,
+    IngestBatch,
+    OneMemory,
+    Request,
+    RestoreMemory,
+    Stats,
+    StoreEpisode,
+    StoreFact,
+    StoreRule,
+    parse,
+)
+from butler_memory.errors import ButlerMemoryError, Unavailable
+from butler_memory.postgres import memories, stats
+from butler_memory.postgres.changes import plain_json
+from butler_memory.postgres.database import Conn
+from butler_memory.security.principal import Principal, readable_scopes
+from butler_memory.writing import edit, episodes, facts, lifecycle, predicates, rules
+from butler_memory.writing.desk import Desk, Written, visible
+
+Json = dict[str, Any]
+RequestT = TypeVar("RequestT", bound=Request)
+
+
+class Memory:
+    """The engine. Reads the clock once per call; takes raw arguments, answers in the shapes of appendix B."""
+
+    def __init__(self, desk: Desk, clock: Clock) -> None:
+        self._desk = desk
+        self._clock = clock
+
+    async def store_episode(self, who: Principal, arguments: Mapping[str, Any]) -> Json:
+        request = self._parse(StoreEpisode, arguments)
+        return _shape(await episodes.store_episode(self._desk, who, request, self._clock()), request)
+
+    async def store_fact(self, who: Principal, arguments: Mapping[str, Any]) -> Json:
+        request = self._parse(StoreFact, arguments)
+        return _shape(await facts.store_fact(self._desk, who, request, self._clock()), request)
+
+    async def store_rule(self, who: Principal, arguments: Mapping[str, Any]) -> Json:
+        request = self._parse(StoreRule, arguments)
+        return _shape(await rules.store_rule(self._desk, who, request, self._clock()), request)
+
+    async def ingest_batch(self, who: Principal, arguments: Mapping[str, Any]) -> Json:
+        """Each item stands for itself: a write shape or an error shape, in the order given."""
+        request = self._parse(IngestBatch, arguments)
+        results = await asyncio.gather(*(self._ingest_one(who, item, request) for item in request.episodes))
+        return {"results": results, "request_context": request.request_context.given()}
+
+    async def _ingest_one(self, who: Principal, item: Any, batch: IngestBatch) -> Json:
+        try:
+            given = {"item": item} if not isinstance(item, Mapping) else item
+            lineage = {"request_context": batch.request_context.given(), **given}
+            return await self.store_episode(who, lineage)
+        except ButlerMemoryError as error:
+            return error.as_dict() | {"request_context": batch.request_context.given()}
+
+    async def get(self, who: Principal, arguments: Mapping[str, Any]) -> Json:
+        request = self._parse(OneMemory, arguments)
+        now = self._clock()
+
+        async def work(conn: Conn) -> Json:
+            memory = await visible(conn, who, request.type, request.id)
+            references = await memories.references(conn, who.tenant, memory.type, memory.id)
+            links = await memories.links(conn, who.tenant, memory.type, memory.id)
+            sources = [x["id"] for x in links if x["way"] == "out" and x["relation"] == Relation.DERIVED_FROM]
+            known = await memories.episode_status(conn, who.tenant, sources)
+            shape: Json = plain_json(
+                {
+                    "memory": record_shape(memory, now) | references,
+                    "links": {way: [_link(x) for x in links if x["way"] == way] for way in ("in", "out")},
+                    "provenance": [
+                        {"type": MemoryType.EPISODE, "id": source, "status": known.get(source, "erased")}
+                        for source in sources
+                    ],
+                    "request_context": request.request_context.given(),
+                }
+            )
+            return shape
+
+        return await self._desk.database.run(who.tenant, work)
+
+    async def confirm(self, who: Principal, arguments: Mapping[str, Any]) -> Json:
+        request = self._parse(ConfirmMemory, arguments)
+        return _shape(await lifecycle.confirm(self._desk, who, request, self._clock()), request)
+
+    async def forget(self, who: Principal, arguments: Mapping[str, Any]) -> Json:
+        request = self._parse(OneMemory, arguments)
+        return _shape(await lifecycle.forget(self._desk, who, request, self._clock()), request)
+
+    async def restore(self, who: Principal, arguments: Mapping[str, Any]) -> Json:
+        request = self._parse(RestoreMemory, arguments)
+        return _shape(await lifecycle.restore(self._desk, who, request, self._clock()), request)
+
+    async def edit(self, who: Principal, arguments: Mapping[str, Any]) -> Json:
+        request = self._parse(EditMemory, arguments)
+        return _shape(await edit.edit(self._desk, who, request, self._clock()), request)
+
+    async def stats(self, who: Principal, arguments: Mapping[str, Any]) -> Json:
+        request = self._parse(Stats, arguments)
+        scopes = readable_scopes(who, request.scope or ("*" if who.sees_all else None))
+        now = self._clock()
+        found = await self._desk.database.run(
+            who.tenant, lambda conn: stats.counts(conn, who.tenant, list(scopes) if scopes else None)
+        )
+        return _stats_shape(found, now) | {"request_context": request.request_context.given()}
+
+    async def list_newest(
+        self, who: Principal, kind: MemoryType, scope: str | None, states: list[str] | None, limit: int
+    ) -> list[Json]:
+        scopes = readable_scopes(who, scope or ("*" if who.sees_all else None))
+        now = self._clock()
+        found = await self._desk.database.run(
+            who.tenant,
+            lambda conn: memories.newest(conn, who.tenant, kind, list(scopes) if scopes else None, states, limit),
+        )
+        return [plain_json(record_shape(memory, now)) for memory in found]
+
+    async def predicates(self, who: Principal) -> Registry:
+        return await predicates.registry(self._desk, who)
+
+    async def set_predicate(self, who: Principal, entry: Predicate) -> int:
+        return await predicates.set_predicate(self._desk, who, entry, Request(), self._clock())
+
+    def _parse(self, model: type[RequestT], arguments: Mapping[str, Any]) -> RequestT:
+        if not self._desk.settings.enabled:
+            raise Unavailable("The memory is switched off (enabled = false).", reason="disabled")
+        return parse(model, arguments)
+
+
+def record_shape(memory: AnyMemory, now: datetime) -> Json:
+    """All columns but the vectors, with what a reader wants to know beside them."""
+    shape: Json = {"type": memory.type, **vars(memory)}
+    if isinstance(memory, Episode):
+        return shape | {"consolidated": memory.consolidation_status == "consolidated", "effective_confidence": 1.0}
+    return shape | {
+        "effective_confidence": effective_confidence(
+            memory.confidence, memory.decay_rate, memory.last_confirmed_at, now
+        )
+    }
+
+
+def _shape(written: Written, request: Request) -> Json:
+    return written.as_dict() | {"request_context": request.request_context.given()}
+
+
+def _link(row: Mapping[str, Any]) -> Json:
+    return {name: row[name] for name in ("relation", "type", "id", "created_at")}
+
+
+def _stats_shape(found: Mapping[str, Any], now: datetime) -> Json:
+    pending = found["episodes_by_consolidation"].get("pending", 0)
+    oldest = found["oldest_pending"]
+    return {
+        "episodes": {
+            "by_state": found["episodes_by_state"],
+            "by_consolidation_status": found["episodes_by_consolidation"],
+        },
+        "facts": {"by_state": found["facts_by_state"], "by_permanence": found["facts_by_permanence"]},
+        "rules": {"by_state": found["rules_by_state"], "by_maturity": found["rules_by_maturity"]},
+        "backlog": {
+            "pending": pending,
+            "oldest_age_hours": round(days_between(oldest, now) * 24, 3) if oldest else None,
+        },
+        "without_vector": found["without_vector"],
+    }

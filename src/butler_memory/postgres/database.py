@@ -1,0 +1,149 @@
+"""Pools and transactions. The tenant is set inside each transaction and dies with it (G1)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import psycopg
+from pgvector.psycopg import register_vector_async
+from psycopg import AsyncConnection, sql
+from psycopg.rows import DictRow, dict_row
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+from butler_memory.errors import SetupError, Unavailable
+from butler_memory.postgres.provision import Urls, check_server
+from butler_memory.postgres.seam import PASSING, Contended, explained_connect, translated
+
+Conn = AsyncConnection[DictRow]
+T = TypeVar("T")
+
+APP_CONNECTIONS = 10
+WORKER_CONNECTIONS = 3
+WAIT_FOR_CONNECTION_SECONDS = 5.0
+STATEMENT_TIMEOUT = "15s"
+# First try, one retry for each thing that passes by itself, and a few for heavy contention on one row.
+TRIES = 5
+
+
+class Database:
+    """Runs work in one transaction, as the application for one tenant or as the worker for none."""
+
+    def __init__(self, app: AsyncConnectionPool[Conn], worker: AsyncConnectionPool[Conn]) -> None:
+        self._app = app
+        self._worker = worker
+
+    @classmethod
+    async def open(cls, urls: Urls) -> Database:
+        schema = await _checked_vector_schema(urls)
+        app = _pool(urls.app, schema, APP_CONNECTIONS)
+        worker = _pool(urls.worker, schema, WORKER_CONNECTIONS)
+        await app.open()
+        await worker.open()
+        return cls(app, worker)
+
+    async def close(self) -> None:
+        await self._app.close()
+        await self._worker.close()
+
+    async def run(self, tenant: str, work: Callable[[Conn], Awaitable[T]]) -> T:
+        """`work` in one transaction of one tenant; done again if another transaction was in its way."""
+        if not tenant:
+            raise Unavailable("No tenant is set.", reason="no_tenant")
+        return await _in_turn(self._app, tenant, work)
+
+    async def run_as_worker(self, work: Callable[[Conn], Awaitable[T]]) -> T:
+        return await _in_turn(self._worker, "", work)
+
+
+async def _in_turn(pool: AsyncConnectionPool[Conn], tenant: str, work: Callable[[Conn], Awaitable[T]]) -> T:
+    for attempt in range(1, TRIES + 1):
+        try:
+            return await _once(pool, tenant, work)
+        except (Contended, *PASSING) as error:
+            if attempt == TRIES:
+                raise Unavailable("Too many writers on the same memory.", reason="contended") from error
+        except psycopg.InterfaceError as error:
+            raise Unavailable("The database connection was lost.", reason="connection_lost") from error
+        except psycopg.Error as error:
+            raise translated(error) from None
+    raise AssertionError("unreachable")
+
+
+async def _once(pool: AsyncConnectionPool[Conn], tenant: str, work: Callable[[Conn], Awaitable[T]]) -> T:
+    try:
+        async with pool.connection(timeout=WAIT_FOR_CONNECTION_SECONDS) as conn:
+            if not await _began(conn, tenant):
+                raise Contended  # a connection from before a restart of the server: take another one
+            return await work(conn)
+    except PoolTimeout:
+        raise Unavailable("The database does not answer.", reason="no_connection") from None
+
+
+async def _began(conn: Conn, tenant: str) -> bool:
+    """Opens the transaction; nothing has been done yet, so a dead connection can simply be left."""
+    try:
+        await conn.execute("SELECT set_config('memory.tenant', %s, true)", [tenant])
+    except psycopg.OperationalError:
+        await conn.close()
+        return False
+    return True
+
+
+def _pool(conninfo: str, vector_schema: str, size: int) -> AsyncConnectionPool[Conn]:
+    path = sql.Identifier(vector_schema).as_string(None)
+
+    async def configure(conn: Conn) -> None:
+        await conn.execute(
+            f"SET search_path = pg_catalog, {path}; SET statement_timeout = '{STATEMENT_TIMEOUT}';"
+            " SET idle_in_transaction_session_timeout = '60s'"
+        )
+        await register_vector_async(conn)
+        await conn.commit()
+
+    return AsyncConnectionPool(
+        conninfo,
+        connection_class=AsyncConnection[DictRow],
+        kwargs={"row_factory": dict_row},
+        configure=configure,
+        min_size=1,
+        max_size=size,
+        open=False,
+    )
+
+
+async def _checked_vector_schema(urls: Urls) -> str:
+    """Where pgvector lives; refuses a role that row-level security would not bind."""
+    async with await explained_connect(urls.app) as conn:
+        await check_server(conn)
+        await _refuse_powerful(conn)
+        return await _vector_schema(conn)
+
+
+async def _refuse_powerful(conn: AsyncConnection[Any]) -> None:
+    found = await conn.execute(
+        """
+        SELECT r.rolsuper OR r.rolbypassrls OR coalesce(pg_has_role(r.oid, c.relowner, 'MEMBER'), false)
+        FROM pg_roles r
+        LEFT JOIN pg_class c ON c.oid = to_regclass('memory.facts')
+        WHERE r.rolname = current_user
+        """
+    )
+    row = await found.fetchone()
+    if row is None or row[0]:
+        raise SetupError(
+            "BUTLER_MEMORY_DATABASE_URL names a superuser, the owner, or a role that bypasses row-level security.",
+            recovery="Run 'butler-memory db provision --admin-url ...' and use the application's URL that it prints.",
+        )
+
+
+async def _vector_schema(conn: AsyncConnection[Any]) -> str:
+    found = await conn.execute(
+        "SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'vector'"
+    )
+    row = await found.fetchone()
+    if row is None:
+        raise SetupError(
+            "The database has no pgvector extension.", recovery="Run 'butler-memory db provision' or CREATE EXTENSION."
+        )
+    return str(row[0])

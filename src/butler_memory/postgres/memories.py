@@ -1,0 +1,128 @@
+"""Reading single memories of any type, their links and provenance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from pgvector import HalfVector
+from psycopg import sql
+
+from butler_memory.domain.kinds import MemoryType
+from butler_memory.domain.records import AnyMemory
+from butler_memory.postgres.changes import RECORDS, TABLES, columns_of
+from butler_memory.postgres.database import Conn
+
+
+async def find(conn: Conn, tenant: str, kind: MemoryType, memory_id: UUID, *, lock: bool = False) -> AnyMemory | None:
+    """One memory by id; `lock` holds it until the transaction ends."""
+    found = await conn.execute(
+        sql.SQL("SELECT {} FROM memory.{} WHERE tenant_id = %s AND id = %s{}").format(
+            columns_of(kind), sql.Identifier(TABLES[kind]), sql.SQL(" FOR UPDATE" if lock else "")
+        ),
+        [tenant, memory_id],
+    )
+    row = await found.fetchone()
+    return RECORDS[kind].from_row(row) if row else None
+
+
+async def references(conn: Conn, tenant: str, kind: MemoryType, memory_id: UUID) -> dict[str, Any]:
+    found = await conn.execute(
+        "SELECT reference_count, last_referenced_at FROM memory.refs WHERE tenant_id = %s AND type = %s AND id = %s",
+        [tenant, kind, memory_id],
+    )
+    return await found.fetchone() or {"reference_count": 0, "last_referenced_at": None}
+
+
+async def links(conn: Conn, tenant: str, kind: MemoryType, memory_id: UUID) -> list[dict[str, Any]]:
+    """Links at either end of a memory, oldest first; `way` says which end it is."""
+    found = await conn.execute(
+        """
+        SELECT 'out' AS way, relation, target_type AS type, target_id AS id, created_at
+        FROM memory.memory_links WHERE tenant_id = %(tenant)s AND source_type = %(type)s AND source_id = %(id)s
+        UNION ALL
+        SELECT 'in', relation, source_type, source_id, created_at
+        FROM memory.memory_links WHERE tenant_id = %(tenant)s AND target_type = %(type)s AND target_id = %(id)s
+        ORDER BY created_at, id
+        """,
+        {"tenant": tenant, "type": kind, "id": memory_id},
+    )
+    return await found.fetchall()
+
+
+async def episode_status(conn: Conn, tenant: str, ids: list[UUID]) -> dict[UUID, str]:
+    """What became of each episode: available, or expired, forgotten or erased (E4)."""
+    found = await conn.execute(
+        """
+        SELECT id, CASE state WHEN 'active' THEN 'available' ELSE 'forgotten' END AS status
+        FROM memory.episodes WHERE tenant_id = %(tenant)s AND id = ANY(%(ids)s)
+        UNION ALL
+        SELECT id, reason FROM memory.episode_tombstones WHERE tenant_id = %(tenant)s AND id = ANY(%(ids)s)
+        """,
+        {"tenant": tenant, "ids": ids},
+    )
+    return {row["id"]: row["status"] for row in await found.fetchall()}
+
+
+async def said_in_session(
+    conn: Conn, tenant: str, kind: MemoryType, ids: Sequence[UUID], session: UUID, events: Sequence[str]
+) -> frozenset[UUID]:
+    """Which of these memories were already created or confirmed in this session? (F9)"""
+    if not ids:
+        return frozenset()
+    found = await conn.execute(
+        """
+        SELECT DISTINCT entity_id FROM memory.memory_events
+        WHERE tenant_id = %s AND entity_type = %s AND entity_id = ANY(%s)
+          AND event_type = ANY(%s) AND payload ->> 'session' = %s
+        """,
+        [tenant, kind, list(ids), list(events), str(session)],
+    )
+    return frozenset(row["entity_id"] for row in await found.fetchall())
+
+
+async def newest(
+    conn: Conn, tenant: str, kind: MemoryType, scopes: list[str] | None, states: list[str] | None, limit: int
+) -> list[AnyMemory]:
+    """The latest memories of one type, for `list`."""
+    scope_column = "butler" if kind is MemoryType.EPISODE else "scope"
+    state_column = {MemoryType.EPISODE: "state", MemoryType.FACT: "validity", MemoryType.RULE: "status"}[kind]
+    found = await conn.execute(
+        sql.SQL(
+            "SELECT {columns} FROM memory.{table} WHERE tenant_id = %(tenant)s"
+            " AND (%(scopes)s::text[] IS NULL OR {scope} = ANY(%(scopes)s))"
+            " AND (%(states)s::text[] IS NULL OR {state} = ANY(%(states)s))"
+            " ORDER BY created_at DESC, id LIMIT %(limit)s"
+        ).format(
+            columns=columns_of(kind),
+            table=sql.Identifier(TABLES[kind]),
+            scope=sql.Identifier(scope_column),
+            state=sql.Identifier(state_column),
+        ),
+        {"tenant": tenant, "scopes": scopes, "states": states, "limit": limit},
+    )
+    return [RECORDS[kind].from_row(row) for row in await found.fetchall()]
+
+
+async def without_vector(conn: Conn, tenant: str, kind: MemoryType, limit: int) -> list[AnyMemory]:
+    """Memories stored while the model was busy or missing, oldest first (S12)."""
+    found = await conn.execute(
+        sql.SQL(
+            "SELECT {} FROM memory.{} WHERE tenant_id = %s AND embedding IS NULL AND content IS NOT NULL"
+            " ORDER BY created_at LIMIT %s"
+        ).format(columns_of(kind), sql.Identifier(TABLES[kind])),
+        [tenant, limit],
+    )
+    return [RECORDS[kind].from_row(row) for row in await found.fetchall()]
+
+
+async def set_vector(conn: Conn, tenant: str, kind: MemoryType, memory_id: UUID, vector: Any, version: str) -> None:
+    """Vectors are outside versions and events: they can always be made again."""
+    await conn.execute(
+        sql.SQL(
+            "UPDATE memory.{} SET embedding = %s, embedding_version = %s"
+            " WHERE tenant_id = %s AND id = %s AND embedding IS NULL"
+        ).format(sql.Identifier(TABLES[kind])),
+        [HalfVector(vector), version, tenant, memory_id],
+    )

@@ -1,0 +1,1 @@
+"""The Alembic chain `memory`: from an empty database to the schema that this code needs."""

@@ -1,0 +1,1 @@
+"""Time passed: one file per job."""

@@ -1,0 +1,190 @@
+"""A person's correction by id. New words make a new row that supersedes the old one; the rest changes in place."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from butler_memory.domain.clock import new_id
+from butler_memory.domain.kinds import (
+    EventType,
+    MemoryType,
+    Relation,
+    RuleStatus,
+    SourceKind,
+    Validity,
+    WriteOutcome,
+)
+from butler_memory.domain.predicates import Registry
+from butler_memory.domain.records import Fact, Rule
+from butler_memory.domain.requests import EditMemory
+from butler_memory.domain.sentence import line_of_fact, one_line
+from butler_memory.domain.supersession import slot_of, with_decay_rate
+from butler_memory.domain.text import same_form
+from butler_memory.errors import Conflict, InvalidInput
+from butler_memory.postgres import facts, predicates, rules
+from butler_memory.postgres.access import Tenant
+from butler_memory.postgres.changes import Change, Link, apply
+from butler_memory.postgres.database import Conn
+from butler_memory.security.principal import Principal
+from butler_memory.writing.desk import Desk, Written, author_of, changeable, unchanged, visible
+from butler_memory.writing.facts import retire
+from butler_memory.writing.rules import fresh_rule_values, known_rule, meaning_digest
+from butler_memory.writing.vectors import Ticket
+
+# What a successor does not take over from the row it corrects.
+_NOT_INHERITED = frozenset({"tenant_id", "id", "version"})
+
+
+async def edit(desk: Desk, who: Principal, request: EditMemory, now: datetime) -> Written:
+    tenant = await desk.tenant(who.tenant)
+    before = await desk.database.run(who.tenant, lambda conn: visible(conn, who, request.type, request.id))
+    content = request.content if request.content is not None else before.content or ""
+    line = (
+        line_of_fact(before.subject or "", before.predicate or "", content)
+        if isinstance(before, Fact)
+        else one_line(content)
+    )
+    ticket = await desk.vectors.soon(line)
+
+    async def work(conn: Conn) -> Written:
+        memory = await changeable(conn, who, request.type, request.id)
+        assert isinstance(memory, Fact | Rule)
+        _require_editable(memory)
+        attributes = _attributes(request, memory)
+        if request.content is None or same_form(request.content) == same_form(memory.content or ""):
+            return await _revise(conn, desk, who, request, now, memory, attributes)
+        ticket.require()
+        if isinstance(memory, Fact):
+            changes = await _corrected_fact(conn, desk, tenant, memory, content, attributes, now, ticket)
+        else:
+            changes = await _corrected_rule(conn, desk, tenant, memory, content, attributes, now, ticket)
+        await apply(conn, author_of(who, request, now), changes)
+        new = changes[-1]
+        return Written(memory.type, new.id, WriteOutcome.SUPERSEDED, "active", memory.id, new.links)
+
+    return await desk.write(who.tenant, ticket, work)
+
+
+def _require_editable(memory: Fact | Rule) -> None:
+    if not memory.is_live and memory.condition != RuleStatus.DISABLED:
+        raise Conflict(
+            f"This {memory.type} is {memory.condition}; only a live one can be edited.",
+            reason="not_live",
+            recovery="Restore it first.",
+        )
+
+
+def _attributes(request: EditMemory, memory: Fact | Rule) -> dict[str, Any]:
+    names = ("importance", "permanence", "tags", "valid_from", "valid_to")
+    given = {name: getattr(request, name) for name in names if request.gave(name)}
+    changed = {name: value for name, value in given.items() if value != getattr(memory, name)}
+    if isinstance(memory, Fact):
+        begins, ends = (changed.get(name, getattr(memory, name)) for name in ("valid_from", "valid_to"))
+        if begins and ends and ends < begins:
+            raise InvalidInput("valid_to must not be before valid_from.", field="valid_to", reason="bad_range")
+    return with_decay_rate(changed)
+
+
+async def _revise(
+    conn: Conn,
+    desk: Desk,
+    who: Principal,
+    request: EditMemory,
+    now: datetime,
+    memory: Fact | Rule,
+    values: dict[str, Any],
+) -> Written:
+    if not values:
+        return unchanged(memory)
+    rate = values.get("decay_rate", memory.decay_rate)
+    values = values | desk.decay_columns(memory.confidence, rate, memory.last_confirmed_at)
+    change = Change(memory.type, memory.id, memory.version + 1, EventType.REVISED, values)
+    await apply(conn, author_of(who, request, now), [change])
+    return Written(memory.type, memory.id, WriteOutcome.CONFIRMED, memory.condition)
+
+
+def _successor(memory: Fact | Rule) -> dict[str, Any]:
+    return {name: value for name, value in vars(memory).items() if name not in _NOT_INHERITED}
+
+
+async def _corrected_fact(
+    conn: Conn,
+    desk: Desk,
+    tenant: Tenant,
+    old: Fact,
+    content: str,
+    attributes: dict[str, Any],
+    now: datetime,
+    ticket: Ticket,
+) -> list[Change]:
+    await facts.lock_key(conn, old.tenant_id, old.subject_key, old.predicate_key)
+    registry = Registry(await predicates.own_predicates(conn, old.tenant_id))
+    values = _successor(old) | attributes
+    slot = slot_of(
+        registry.find(old.predicate_key),
+        content,
+        valid_from=values["valid_from"],
+        now=now,
+        secret=tenant.digest_key,
+        many_valued=tenant.many_valued,
+    )
+    on_key = await facts.live_on_key(conn, old.tenant_id, old.subject_key, old.predicate_key, [old.scope])
+    twin = next((fact for fact in on_key if fact.slot == slot and fact.id != old.id), None)
+    if twin:
+        raise Conflict("Another live fact says this already.", reason="key_taken", live_id=str(twin.id),
+                       recovery="Forget the wrong one instead.")  # fmt: skip
+    values |= {
+        "content": content,
+        "slot": slot,
+        "confidence": 1.0,
+        "validity": Validity.ACTIVE,
+        "source_kind": SourceKind.CORRECTED,
+        "supersedes_id": old.id,
+        "superseded_at": None,
+        "created_at": now,
+        "last_confirmed_at": now,
+    }
+    values |= desk.decay_columns(1.0, values["decay_rate"], now)
+    return [retire(old, now), _created(desk, MemoryType.FACT, old, values, now, ticket)]
+
+
+async def _corrected_rule(
+    conn: Conn,
+    desk: Desk,
+    tenant: Tenant,
+    old: Rule,
+    content: str,
+    attributes: dict[str, Any],
+    now: datetime,
+    ticket: Ticket,
+) -> list[Change]:
+    """R9: a new candidate with counters at zero; the applications stay with the old row."""
+    word_set = meaning_digest(content, tenant.digest_key)
+    await rules.lock_meaning(conn, old.tenant_id, word_set)
+    known = await known_rule(conn, old.tenant_id, word_set, old.scope) if word_set != old.meaning else None
+    if known and known.id != old.id:
+        raise Conflict("A live rule says this already.", reason="key_taken", live_id=str(known.id),
+                       recovery="Forget the wrong one instead.")  # fmt: skip
+    values = _successor(old) | fresh_rule_values(content, word_set, old.scope, now) | attributes
+    values |= {"source_kind": SourceKind.CORRECTED, "supersedes_id": old.id}
+    values |= desk.decay_columns(values["confidence"], values["decay_rate"], now)
+    retired = {"status": RuleStatus.SUPERSEDED, "superseded_at": now}
+    return [
+        Change(MemoryType.RULE, old.id, old.version + 1, EventType.SUPERSEDED, retired),
+        _created(desk, MemoryType.RULE, old, values, now, ticket),
+    ]
+
+
+def _created(
+    desk: Desk, kind: MemoryType, old: Fact | Rule, values: dict[str, Any], now: datetime, ticket: Ticket
+) -> Change:
+    return Change(
+        kind,
+        new_id(now),
+        1,
+        EventType.CREATED,
+        values,
+        indexed=desk.vectors.indexed(ticket),
+        links=(Link(Relation.SUPERSEDES, kind, old.id),),
+    )

@@ -1,0 +1,265 @@
+"""Storing a fact: a new one, a confirmation, a successor, or older evidence (F3, F5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, assert_never
+from uuid import UUID
+
+from butler_memory.domain.clock import new_id
+from butler_memory.domain.decay import DECAY_PER_DAY
+from butler_memory.domain.kinds import (
+    ContentStatus,
+    EventType,
+    MemoryType,
+    Relation,
+    Validity,
+    WriteOutcome,
+)
+from butler_memory.domain.predicates import Predicate, Registry
+from butler_memory.domain.records import Fact
+from butler_memory.domain.requests import StoreFact, session_uuid
+from butler_memory.domain.sentence import line_of_fact
+from butler_memory.domain.supersession import (
+    ArriveLate,
+    Create,
+    Decision,
+    Keep,
+    Replace,
+    Strengthen,
+    decide,
+    slot_of,
+)
+from butler_memory.domain.text import digest, key, subject_key
+from butler_memory.postgres import facts, keys, memories
+from butler_memory.postgres import predicates as predicate_table
+from butler_memory.postgres.access import Tenant
+from butler_memory.postgres.changes import Author, Change, Link, apply
+from butler_memory.postgres.database import Conn
+from butler_memory.security.principal import GLOBAL, Principal, require_writer, writable_scope
+from butler_memory.writing.desk import CLOSE, Desk, Written, author_of, repeated
+from butler_memory.writing.vectors import Ticket
+
+# Events that mean: this was said in that session.
+SAID = (EventType.CREATED, EventType.CONFIRMED)
+
+
+async def store_fact(
+    desk: Desk, who: Principal, request: StoreFact, now: datetime, evidence: Sequence[UUID] = ()
+) -> Written:
+    require_writer(who)
+    scopes = [writable_scope(who, request.scope)] if request.scope else list(who.own_scopes)
+    tenant = await desk.tenant(who.tenant)
+    ticket = await desk.vectors.soon(line_of_fact(request.subject, request.predicate, request.content))
+    job = _Job(desk, who, request, now, tuple(evidence), tenant, ticket, author_of(who, request, now))
+    written = await desk.write(who.tenant, ticket, lambda conn: job.run(conn, scopes))
+    if written.outcome in (WriteOutcome.CREATED, WriteOutcome.SUPERSEDED):
+        desk.vectors.catch_up(who.tenant, MemoryType.FACT, written.id, ticket)
+    return written
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where in the memory a statement belongs."""
+
+    scope: str
+    subject_key: str
+    predicate: Predicate
+    predicate_key: str
+    slot: str
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One statement on its way into the memory."""
+
+    desk: Desk
+    who: Principal
+    request: StoreFact
+    now: datetime
+    evidence: tuple[UUID, ...]
+    tenant: Tenant
+    ticket: Ticket
+    author: Author
+
+    async def run(self, conn: Conn, scopes: list[str]) -> Written:
+        """Read what is known on the key, decide, write it all (in the caller's transaction)."""
+        again = self._idempotency_key()
+        earlier = await repeated(conn, self.who, again)
+        if earlier:
+            return earlier
+        place, on_key = await self._locate(conn, scopes)
+        ids = [fact.id for fact in on_key]
+        said = await memories.said_in_session(conn, self.who.tenant, MemoryType.FACT, ids, self.author.session, SAID)
+        decision = decide(self.request, place.slot, on_key, said_this_session=said)
+        written = await self._carry_out(conn, decision, place, on_key)
+        if again:
+            await keys.claim(conn, self.who.tenant, again, MemoryType.FACT, written.id, self.now)
+        return written
+
+    async def _locate(self, conn: Conn, scopes: list[str]) -> tuple[_Place, list[Fact]]:
+        """Scope omitted: the first live match in own project, own butler, global; none: global (F5)."""
+        tenant = self.who.tenant
+        await predicate_table.lock_predicates(conn, tenant, change=False)
+        registry = Registry(await predicate_table.own_predicates(conn, tenant), self.tenant.many_valued)
+        predicate = registry.find(self.request.predicate)
+        # With one value per key, aliases would let a father supersede a mother: the words stay apart.
+        predicate_key = predicate.name if self.tenant.many_valued else key(self.request.predicate)
+        subject = subject_key(self.request.subject)
+        await facts.lock_key(conn, tenant, subject, predicate_key)
+        live = await facts.live_on_key(conn, tenant, subject, predicate_key, scopes)
+        holders = {fact.scope for fact in live}
+        scope = next((s for s in scopes if s in holders), scopes[0] if self.request.scope else GLOBAL)
+        slot = slot_of(
+            predicate,
+            self.request.content,
+            valid_from=self.request.valid_from,
+            now=self.now,
+            secret=self.tenant.digest_key,
+            many_valued=self.tenant.many_valued,
+        )
+        place = _Place(scope, subject, predicate, predicate_key, slot)
+        return place, [fact for fact in live if fact.scope == scope]
+
+    async def _carry_out(self, conn: Conn, decision: Decision, place: _Place, on_key: Sequence[Fact]) -> Written:
+        match decision:
+            case Keep(existing):
+                return Written(MemoryType.FACT, existing.id, WriteOutcome.DUPLICATE, existing.condition)
+            case Strengthen():
+                return await self._strengthen(conn, decision)
+            case Replace(existing, inherited):
+                return await self._replace(conn, place, existing, inherited)
+            case ArriveLate(newer):
+                return await self._arrive_late(conn, place, newer)
+            case Create():
+                return await self._create(conn, place, on_key)
+        assert_never(decision)
+
+    async def _strengthen(self, conn: Conn, decision: Strengthen) -> Written:
+        change = strengthen(self.desk, decision.existing, self.now, confirm=decision.confirms, changes=decision.changes)
+        links = self._evidence_links()
+        await apply(conn, self.author, [replace(change, links=links)])
+        outcome = WriteOutcome.CONFIRMED if decision.confirms else WriteOutcome.DUPLICATE
+        state = change.values.get("validity", decision.existing.validity)
+        return Written(MemoryType.FACT, decision.existing.id, outcome, str(state), links=links)
+
+    async def _create(self, conn: Conn, place: _Place, on_key: Sequence[Fact]) -> Written:
+        links = self._evidence_links()
+        if on_key:  # other values of a many-valued key: this could be one of them in other words
+            self.ticket.require()
+            links += await self._related(conn, place)
+        return await self._insert(conn, place, {}, links, WriteOutcome.CREATED)
+
+    async def _replace(self, conn: Conn, place: _Place, old: Fact, inherited: dict[str, Any]) -> Written:
+        self.ticket.require()
+        retired = retire(old, self.now)
+        links = (Link(Relation.SUPERSEDES, MemoryType.FACT, old.id), *self._evidence_links())
+        await apply(conn, self.author, [retired])
+        overrides = {**inherited, "supersedes_id": old.id}
+        return await self._insert(conn, place, overrides, links, WriteOutcome.SUPERSEDED, superseded=old.id)
+
+    async def _arrive_late(self, conn: Conn, place: _Place, newer: Fact) -> Written:
+        overrides = {"validity": Validity.SUPERSEDED, "superseded_at": self.now}
+        written = await self._insert(conn, place, overrides, self._evidence_links(), WriteOutcome.CREATED)
+        link = Link(Relation.SUPERSEDES, MemoryType.FACT, written.id)
+        await apply(
+            conn,
+            self.author,
+            [Change(MemoryType.FACT, newer.id, newer.version + 1, EventType.LINKED, {}, links=(link,))],
+        )
+        return written
+
+    async def _insert(
+        self,
+        conn: Conn,
+        place: _Place,
+        overrides: dict[str, Any],
+        links: tuple[Link, ...],
+        outcome: WriteOutcome,
+        superseded: UUID | None = None,
+    ) -> Written:
+        fact_id = new_id(self.now)
+        values = {**self._values(place), **overrides}
+        values |= self.desk.decay_columns(values["confidence"], values["decay_rate"], values["last_confirmed_at"])
+        change = Change(
+            MemoryType.FACT,
+            fact_id,
+            1,
+            EventType.CREATED,
+            values,
+            indexed=self.desk.vectors.indexed(self.ticket),
+            links=links,
+        )
+        await apply(conn, self.author, [change])
+        return Written(MemoryType.FACT, fact_id, outcome, str(values["validity"]), superseded, links)
+
+    def _values(self, place: _Place) -> dict[str, Any]:
+        request = self.request
+        permanence = request.permanence if request.gave("permanence") else place.predicate.permanence
+        temporal = place.predicate.temporal and self.tenant.many_valued
+        session = request.request_context.session_id
+        return {
+            "subject": request.subject,
+            "predicate": request.predicate,
+            "subject_key": place.subject_key,
+            "predicate_key": place.predicate_key,
+            "slot": place.slot,
+            "content": request.content,
+            "content_status": ContentStatus.PLAIN,
+            "importance": request.importance,
+            "confidence": request.confidence,
+            "decay_rate": DECAY_PER_DAY[permanence],
+            "permanence": permanence,
+            "validity": Validity.ACTIVE,
+            "scope": place.scope,
+            "source_kind": request.source_kind,
+            "source_butler": self.who.butler,
+            "source_episode_id": self.evidence[0] if self.evidence else None,
+            "source_session_id": session_uuid(session) if session else None,
+            "request_id": request.request_context.request_id,
+            "supersedes_id": None,
+            "superseded_at": None,
+            "valid_from": request.valid_from or (self.now if temporal and not request.valid_to else None),
+            "valid_to": request.valid_to,
+            "created_at": self.now,
+            "last_confirmed_at": self.now,
+            "tags": request.tags,
+            "metadata": request.metadata,
+        }
+
+    async def _related(self, conn: Conn, place: _Place) -> tuple[Link, ...]:
+        vector = self.ticket.vector
+        if vector is None:
+            return ()
+        where = {"subject_key": place.subject_key, "predicate_key": place.predicate_key, "scope": place.scope}
+        close = await facts.close_values(conn, self.who.tenant, where, vector, self.desk.vectors.version, CLOSE)
+        return tuple(Link(Relation.RELATED_TO, MemoryType.FACT, other) for other in close)
+
+    def _evidence_links(self) -> tuple[Link, ...]:
+        return tuple(Link(Relation.DERIVED_FROM, MemoryType.EPISODE, episode) for episode in self.evidence)
+
+    def _idempotency_key(self) -> str | None:
+        given = self.request.idempotency_key
+        return digest(self.tenant.digest_key, "fact", self.who.butler, given) if given else None
+
+
+def retire(old: Fact, now: datetime) -> Change:
+    values = {"validity": Validity.SUPERSEDED, "superseded_at": now}
+    return Change(MemoryType.FACT, old.id, old.version + 1, EventType.SUPERSEDED, values)
+
+
+def strengthen(desk: Desk, fact: Fact, now: datetime, *, confirm: bool, changes: dict[str, Any]) -> Change:
+    """A confirmation, a revision of attributes, or both, with its new fading times."""
+    values = dict(changes)
+    if confirm:
+        values["last_confirmed_at"] = max(now, fact.last_confirmed_at)
+        values["validity"] = Validity.ACTIVE
+    values |= desk.decay_columns(
+        values.get("confidence", fact.confidence),
+        values.get("decay_rate", fact.decay_rate),
+        values.get("last_confirmed_at", fact.last_confirmed_at),
+    )
+    event = EventType.CONFIRMED if confirm else EventType.REVISED
+    return Change(MemoryType.FACT, fact.id, fact.version + 1, event, values)

@@ -1,0 +1,161 @@
+"""Confirm, forget, restore. A repeat is a success that changes nothing (E7, F2, F9)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, assert_never
+
+from butler_memory.domain import lifecycle
+from butler_memory.domain.kinds import (
+    ConsolidationStatus,
+    EpisodeState,
+    EventType,
+    MemoryType,
+    Relation,
+    RuleStatus,
+    Validity,
+    WriteOutcome,
+)
+from butler_memory.domain.records import AnyMemory, Episode, Fact, Rule
+from butler_memory.domain.requests import ConfirmMemory, OneMemory, RestoreMemory
+from butler_memory.errors import Conflict
+from butler_memory.postgres import facts, memories
+from butler_memory.postgres.changes import Change, Link, apply
+from butler_memory.postgres.database import Conn
+from butler_memory.security.principal import Principal
+from butler_memory.writing.desk import Desk, Written, author_of, changeable, unchanged
+from butler_memory.writing.facts import retire, strengthen
+from butler_memory.writing.rules import confirm_rule, known_rule
+
+FORGOTTEN = "forgotten"
+
+
+async def confirm(desk: Desk, who: Principal, request: ConfirmMemory, now: datetime) -> Written:
+    author = author_of(who, request, now)
+
+    async def work(conn: Conn) -> Written:
+        memory = await changeable(conn, who, request.type, request.id)
+        assert not isinstance(memory, Episode)  # the request refuses episodes
+        if not memory.is_live:
+            raise Conflict(
+                f"This {memory.type} is {memory.condition}; only a live one can be confirmed.",
+                reason="not_live",
+                recovery="Call memory_restore with the same type and id if it is true after all.",
+            )
+        confirmed = await memories.said_in_session(
+            conn, who.tenant, memory.type, [memory.id], author.session, [EventType.CONFIRMED]
+        )
+        if confirmed and memory.condition == "active":
+            return unchanged(memory)
+        await apply(conn, author, [_confirmation(desk, memory, now)])
+        return Written(memory.type, memory.id, WriteOutcome.CONFIRMED, Validity.ACTIVE)
+
+    return await desk.database.run(who.tenant, work)
+
+
+def _confirmation(desk: Desk, memory: Fact | Rule, now: datetime) -> Change:
+    if isinstance(memory, Fact):
+        return strengthen(desk, memory, now, confirm=True, changes={})
+    return confirm_rule(desk, memory, now)
+
+
+async def forget(desk: Desk, who: Principal, request: OneMemory, now: datetime) -> Written:
+    author = author_of(who, request, now)
+
+    async def work(conn: Conn) -> Written:
+        memory = await changeable(conn, who, request.type, request.id)
+        if memory.condition == "retracted":
+            return unchanged(memory)
+        change = Change(memory.type, memory.id, memory.version + 1, EventType.RETRACTED, _retracted(memory))
+        await apply(conn, author, [change])
+        return Written(memory.type, memory.id, WriteOutcome.CONFIRMED, "retracted")
+
+    return await desk.database.run(who.tenant, work)
+
+
+def _retracted(memory: AnyMemory) -> dict[str, Any]:
+    match memory:
+        case Fact():
+            lifecycle.check_fact_step(memory.validity, Validity.RETRACTED)
+            return {"validity": Validity.RETRACTED}
+        case Rule():
+            lifecycle.check_rule_step(memory.status, RuleStatus.RETRACTED)
+            return {"status": RuleStatus.RETRACTED}
+        case Episode():
+            lifecycle.check_episode_step(memory.state, EpisodeState.RETRACTED)
+            values: dict[str, Any] = {"state": EpisodeState.RETRACTED}
+            if memory.consolidation_status is ConsolidationStatus.PENDING:
+                values |= {
+                    "consolidation_status": ConsolidationStatus.FAILED,
+                    "last_consolidation_error": FORGOTTEN,
+                    "next_consolidation_retry_at": None,
+                }
+            return values
+    assert_never(memory)
+
+
+async def restore(desk: Desk, who: Principal, request: RestoreMemory, now: datetime) -> Written:
+    author = author_of(who, request, now)
+
+    async def work(conn: Conn) -> Written:
+        memory = await changeable(conn, who, request.type, request.id)
+        if memory.condition not in lifecycle.RESTORABLE:
+            return unchanged(memory)
+        match memory:
+            case Fact():
+                changes = await _restored_fact(conn, desk, memory, request.replace, now)
+            case Rule():
+                changes = await _restored_rule(conn, desk, memory, now)
+            case Episode():
+                changes = [_restored_episode(memory)]
+            case _:
+                assert_never(memory)
+        await apply(conn, author, changes)
+        links = changes[-1].links
+        superseded = links[0].target_id if links else None
+        return Written(memory.type, memory.id, WriteOutcome.CONFIRMED, "active", superseded, links)
+
+    return await desk.database.run(who.tenant, work)
+
+
+async def _restored_fact(conn: Conn, desk: Desk, fact: Fact, replace: bool, now: datetime) -> list[Change]:
+    lifecycle.check_fact_step(fact.validity, Validity.ACTIVE)
+    await facts.lock_key(conn, fact.tenant_id, fact.subject_key, fact.predicate_key)
+    on_key = await facts.live_on_key(conn, fact.tenant_id, fact.subject_key, fact.predicate_key, [fact.scope])
+    holder = next((other for other in on_key if other.slot == fact.slot), None)
+    if holder and not replace:
+        raise Conflict(
+            "Another live fact holds this subject and predicate.",
+            reason="key_taken",
+            recovery="Call memory_restore with replace=true to supersede it, or leave it as it is.",
+            live_id=str(holder.id),
+        )
+    values = {"validity": Validity.ACTIVE, "superseded_at": None, "last_confirmed_at": now}
+    values |= desk.decay_columns(fact.confidence, fact.decay_rate, now)
+    links = (Link(Relation.SUPERSEDES, MemoryType.FACT, holder.id),) if holder else ()
+    back = Change(MemoryType.FACT, fact.id, fact.version + 1, EventType.RESTORED, values, links=links)
+    return [retire(holder, now), back] if holder else [back]
+
+
+async def _restored_rule(conn: Conn, desk: Desk, rule: Rule, now: datetime) -> list[Change]:
+    lifecycle.check_rule_step(rule.status, RuleStatus.ACTIVE)
+    known = await known_rule(conn, rule.tenant_id, rule.meaning, rule.scope)
+    if known:
+        raise Conflict(
+            "A live rule says the same already.",
+            reason="key_taken",
+            recovery="Use that rule, or forget it first.",
+            live_id=str(known.id),
+        )
+    values = {"status": RuleStatus.ACTIVE, "superseded_at": None, "last_confirmed_at": now}
+    values |= desk.decay_columns(rule.confidence, rule.decay_rate, now)
+    return [Change(MemoryType.RULE, rule.id, rule.version + 1, EventType.RESTORED, values)]
+
+
+def _restored_episode(episode: Episode) -> Change:
+    lifecycle.check_episode_step(episode.state, EpisodeState.ACTIVE)
+    values: dict[str, Any] = {"state": EpisodeState.ACTIVE}
+    if episode.last_consolidation_error == FORGOTTEN:
+        lifecycle.check_consolidation_step(episode.consolidation_status, ConsolidationStatus.PENDING)
+        values |= {"consolidation_status": ConsolidationStatus.PENDING, "last_consolidation_error": None}
+    return Change(MemoryType.EPISODE, episode.id, episode.version + 1, EventType.RESTORED, values)

@@ -1,0 +1,156 @@
+"""Storing a rule: a candidate, unless it is known already or known to be harmful (R1, R4, R8)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from butler_memory.domain.clock import new_id
+from butler_memory.domain.decay import DECAY_PER_DAY
+from butler_memory.domain.kinds import (
+    ContentStatus,
+    EventType,
+    Maturity,
+    MemoryType,
+    Relation,
+    RuleStatus,
+    WriteOutcome,
+)
+from butler_memory.domain.records import Rule
+from butler_memory.domain.requests import StoreRule, session_uuid
+from butler_memory.domain.sentence import one_line
+from butler_memory.domain.text import digest, meaning, same_form
+from butler_memory.errors import Conflict
+from butler_memory.postgres import keys, memories, rules
+from butler_memory.postgres.changes import Change, Link, apply
+from butler_memory.postgres.database import Conn
+from butler_memory.security.principal import GLOBAL, Principal, writable_scope
+from butler_memory.writing.desk import CLOSE, Desk, Written, author_of, repeated
+from butler_memory.writing.facts import SAID
+from butler_memory.writing.vectors import Ticket
+
+
+async def store_rule(
+    desk: Desk, who: Principal, request: StoreRule, now: datetime, evidence: Sequence[UUID] = ()
+) -> Written:
+    scope = writable_scope(who, request.scope or GLOBAL)
+    secret = (await desk.tenant(who.tenant)).digest_key
+    author = author_of(who, request, now)
+    ticket = await desk.vectors.soon(one_line(request.content))
+    given = request.idempotency_key
+    again = digest(secret, "rule", who.butler, given) if given else None
+    derived = tuple(Link(Relation.DERIVED_FROM, MemoryType.EPISODE, episode) for episode in evidence)
+
+    async def work(conn: Conn) -> Written:
+        earlier = await repeated(conn, who, again)
+        if earlier:
+            return earlier
+        word_set = meaning_digest(request.content, secret)
+        await rules.lock_meaning(conn, who.tenant, word_set)
+        known = await known_rule(conn, who.tenant, word_set, scope)
+        if known:
+            said = await memories.said_in_session(conn, who.tenant, MemoryType.RULE, [known.id], author.session, SAID)
+            if said and not derived:
+                return Written(MemoryType.RULE, known.id, WriteOutcome.DUPLICATE, known.condition)
+            await apply(conn, author, [confirm_rule(desk, known, now, derived)])
+            return Written(MemoryType.RULE, known.id, WriteOutcome.CONFIRMED, RuleStatus.ACTIVE, links=derived)
+        ticket.require()
+        links = derived + await _related(conn, desk, who.tenant, scope, ticket)
+        change = _new_rule(desk, who, request, scope, word_set, now, links, ticket)
+        await apply(conn, author, [change])
+        if again:
+            await keys.claim(conn, who.tenant, again, MemoryType.RULE, change.id, now)
+        return Written(MemoryType.RULE, change.id, WriteOutcome.CREATED, RuleStatus.ACTIVE, links=links)
+
+    return await desk.write(who.tenant, ticket, work)
+
+
+def meaning_digest(content: str, secret: bytes) -> str:
+    # A text without words (emoji, punctuation) is only the same as itself.
+    return digest(secret, "rule", *(meaning(content) or (same_form(content),)))
+
+
+async def known_rule(conn: Conn, tenant: str, word_set: str, scope: str) -> Rule | None:
+    """The live rule that says the same here or globally; a known anti-pattern refuses to be relearned."""
+    same = await rules.same_meaning(conn, tenant, word_set, [scope, GLOBAL])
+    warning = next((rule for rule in same if rule.maturity is Maturity.ANTI_PATTERN), None)
+    if warning:
+        raise Conflict(
+            "This is a known anti-pattern: the same rule caused problems before.",
+            reason="known_anti_pattern",
+            recovery="Do not store it. Read the warning with memory_get; a person can undo it.",
+            anti_pattern_id=str(warning.id),
+        )
+    return same[0] if same else None
+
+
+def confirm_rule(desk: Desk, rule: Rule, now: datetime, links: tuple[Link, ...] = ()) -> Change:
+    confirmed = max(now, rule.last_confirmed_at)
+    values = {"last_confirmed_at": confirmed, "status": RuleStatus.ACTIVE}
+    values |= desk.decay_columns(rule.confidence, rule.decay_rate, confirmed)
+    return Change(MemoryType.RULE, rule.id, rule.version + 1, EventType.CONFIRMED, values, links=links)
+
+
+async def _related(conn: Conn, desk: Desk, tenant: str, scope: str, ticket: Ticket) -> tuple[Link, ...]:
+    if ticket.vector is None:
+        return ()
+    close = await rules.close_rules(conn, tenant, scope, ticket.vector, desk.vectors.version, CLOSE)
+    return tuple(Link(Relation.RELATED_TO, MemoryType.RULE, other) for other in close)
+
+
+def _new_rule(
+    desk: Desk,
+    who: Principal,
+    request: StoreRule,
+    scope: str,
+    word_set: str,
+    now: datetime,
+    links: tuple[Link, ...],
+    ticket: Ticket,
+) -> Change:
+    rate = DECAY_PER_DAY[request.permanence]
+    session = request.request_context.session_id
+    episodes = [link.target_id for link in links if link.relation is Relation.DERIVED_FROM]
+    values = fresh_rule_values(request.content, word_set, scope, now) | {
+        "importance": request.importance,
+        "confidence": request.confidence,
+        "permanence": request.permanence,
+        "decay_rate": rate,
+        "source_kind": request.source_kind,
+        "source_butler": who.butler,
+        "source_episode_id": episodes[0] if episodes else None,
+        "source_session_id": session_uuid(session) if session else None,
+        "request_id": request.request_context.request_id,
+        "supersedes_id": None,
+        "tags": request.tags,
+        "metadata": request.metadata,
+    }
+    values |= desk.decay_columns(request.confidence, rate, now)
+    return Change(
+        MemoryType.RULE, new_id(now), 1, EventType.CREATED, values, indexed=desk.vectors.indexed(ticket), links=links
+    )
+
+
+def fresh_rule_values(content: str, word_set: str, scope: str, now: datetime) -> dict[str, Any]:
+    """What every new rule row starts with: a candidate that nobody has applied."""
+    return {
+        "content": content,
+        "content_status": ContentStatus.PLAIN,
+        "original_content": None,
+        "meaning": word_set,
+        "status": RuleStatus.ACTIVE,
+        "maturity": Maturity.CANDIDATE,
+        "pinned": False,
+        "effectiveness_score": 0.0,
+        "applied_count": 0,
+        "success_count": 0,
+        "harmful_count": 0,
+        "scope": scope,
+        "superseded_at": None,
+        "created_at": now,
+        "last_confirmed_at": now,
+        "last_applied_at": None,
+        "last_evaluated_at": None,
+    }
