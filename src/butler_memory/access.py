@@ -44,6 +44,10 @@ class Access:
         await self._database.run_as_worker(work)
         return secret, token
 
+    async def ensure_tenant(self, tenant: str) -> None:
+        now = self._clock()
+        await self._database.run_as_worker(lambda conn: access.add_tenant(conn, tenant, self._many_valued, now))
+
     async def authenticate(self, secret: str, project: str = "") -> Principal:
         """Looked up on every call, so that a revoked token stops working at once."""
         if not secret:

@@ -26,7 +26,7 @@ DATA_FILE = "model.onnx.data"
 GRAPH_REVISION = 1
 
 DIMENSIONS = 384
-MAX_TOKENS = 256  # as sentence-transformers truncates this model; it was trained on no longer texts
+MAX_TOKENS = 256  # as sentence-transformers truncates this model; trained on 128
 _LAYERS = 6
 _HEADS = 12
 _EPSILON = 1e-12  # of every layer norm, from the published config.json

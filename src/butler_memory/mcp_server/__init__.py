@@ -1,0 +1,1 @@
+"""The front that agents talk to: tools over the Model Context Protocol."""
