@@ -13,6 +13,8 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from caller import Caller
+from ledger import check_ledger
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
@@ -94,6 +96,13 @@ async def urls(template: Template) -> AsyncIterator[Urls]:
 
 
 @pytest.fixture
+async def ledger(urls: Urls) -> AsyncIterator[None]:
+    """After the test, its events must fold into exactly its tables (L2). Modules that write use it for all tests."""
+    yield
+    await check_ledger(urls)
+
+
+@pytest.fixture
 def hands() -> Hands:
     return Hands()
 
@@ -153,6 +162,11 @@ def principal(engine: Engine) -> MakePrincipal:
 @pytest.fixture
 async def who(principal: MakePrincipal) -> Principal:
     return await principal()
+
+
+@pytest.fixture
+def ask(engine: Engine, who: Principal) -> Caller:
+    return Caller(engine.memory, who)
 
 
 @pytest.fixture

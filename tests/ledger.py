@@ -6,7 +6,7 @@ import dataclasses
 from collections import defaultdict
 from typing import Any
 
-from conftest import owner_connection
+import psycopg
 
 from butler_memory.domain.kinds import MemoryType
 from butler_memory.domain.records import FREE_TEXT
@@ -19,7 +19,7 @@ LINK_COLUMNS = ("tenant_id", "source_type", "source_id", "relation", "target_typ
 
 async def check_ledger(urls: Urls) -> int:
     """Asserts that the tables are the fold of the events; returns the number of events."""
-    async with owner_connection(urls) as conn:
+    async with await psycopg.AsyncConnection.connect(urls.owner, row_factory=psycopg.rows.dict_row) as conn:
         events = await _all(
             conn,
             "SELECT e.*, b.body FROM memory.memory_events e"

@@ -20,9 +20,9 @@ from butler_memory.embedding.ports import Embedder
 from butler_memory.errors import ButlerMemoryError, SetupError
 from butler_memory.memory import Memory
 from butler_memory.postgres import access as access_table
-from butler_memory.postgres.database import Database
-from butler_memory.postgres.migrate import migrate
-from butler_memory.postgres.provision import ROLES, Urls, new_passwords, provision
+from butler_memory.postgres.database import Database, check_application
+from butler_memory.postgres.provision import ROLES, Urls, new_passwords, provision, urls_for
+from butler_memory.postgres.schema_version import schema_is_current
 from butler_memory.postgres.server import ensure_running
 from butler_memory.settings import Settings
 from butler_memory.upkeep.late_vectors import embed_missing
@@ -58,9 +58,7 @@ async def open_engine(
     _check_clock(settings)
     clock = clock or system_clock(settings.env.clock_offset)
     async with AsyncExitStack() as stack:
-        urls = await database_urls(settings, stack, progress)
-        if urls.owner:
-            await migrate(urls)
+        urls = await ready_database(settings, stack, progress)
         database = await Database.open(urls)
         stack.push_async_callback(database.close)
         await _check_cardinality_choice(database, settings)
@@ -74,20 +72,49 @@ async def open_engine(
         yield Engine(settings, Memory(desk, clock), access, database, embedder, urls, clock)
 
 
-async def database_urls(settings: Settings, stack: AsyncExitStack, progress: Progress) -> Urls:
-    """Of the server that the environment names, or of the embedded one, started here."""
+async def ready_database(settings: Settings, stack: AsyncExitStack, progress: Progress) -> Urls:
+    """The server that the environment names, or the embedded one, started here; its schema up to date."""
     env = settings.env
     if env.database_url:
-        if not env.worker_url:
-            raise SetupError(
-                "BUTLER_MEMORY_DATABASE_URL is set, but BUTLER_MEMORY_WORKER_URL is not.",
-                recovery="Run 'butler-memory db provision --admin-url ...' and set the lines that it prints.",
-            )
-        return Urls(owner=env.owner_url, app=env.database_url, worker=env.worker_url)
+        urls = _named_urls(settings)
+        if not await schema_is_current(urls):
+            await _migrate_named(urls, progress)
+        return urls
     server = await ensure_running(env.data_dir, progress=progress)
     stack.push_async_callback(server.release)
     passwords = await asyncio.to_thread(_kept_passwords, env.data_dir)
-    return await provision(server.admin_url(), settings.butler.db.name, passwords)
+    urls = urls_for(server.admin_url(), settings.butler.db.name, passwords)
+    if not await schema_is_current(urls):
+        await provision(server.admin_url(), settings.butler.db.name, passwords)
+        await _migrate(urls, progress)
+    return urls
+
+
+async def _migrate(urls: Urls, progress: Progress) -> None:
+    from butler_memory.postgres.migrate import migrate  # imports SQLAlchemy, which most starts do not need
+
+    progress("Bringing the schema up to date")
+    await migrate(urls)
+
+
+async def _migrate_named(urls: Urls, progress: Progress) -> None:
+    if not urls.owner:
+        await check_application(urls)  # a connection that does not work is the likelier reason
+        raise SetupError(
+            "The database schema does not fit this version, and BUTLER_MEMORY_OWNER_URL is not set.",
+            recovery="Set it, or run 'butler-memory db migrate' where it is set.",
+        )
+    await _migrate(urls, progress)
+
+
+def _named_urls(settings: Settings) -> Urls:
+    env = settings.env
+    if not env.worker_url:
+        raise SetupError(
+            "BUTLER_MEMORY_DATABASE_URL is set, but BUTLER_MEMORY_WORKER_URL is not.",
+            recovery="Run 'butler-memory db provision --admin-url ...' and set the lines that it prints.",
+        )
+    return Urls(owner=env.owner_url, app=env.database_url, worker=env.worker_url)
 
 
 def _kept_passwords(data_dir: Path) -> dict[str, str]:

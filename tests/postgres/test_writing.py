@@ -1,20 +1,442 @@
-"""Storing facts, rules and episodes against a real database."""
+"""Storing facts against a real database: what each statement does to what is known (F1 to F11)."""
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
+from caller import Caller, conflict, forbidden
+from conftest import Hands, MakePrincipal, OpenEngine, rows
+
 from butler_memory.bootstrap import Engine
+from butler_memory.domain.kinds import Cardinality, Permanence, Role
+from butler_memory.domain.predicates import Predicate
+from butler_memory.errors import Integrity, SetupError
+from butler_memory.postgres.provision import Urls
 from butler_memory.security.principal import Principal
 
+pytestmark = pytest.mark.usefixtures("ledger")
 
-async def test_f5_new_content_supersedes_and_inherits(engine: Engine, who: Principal) -> None:
-    first = await engine.memory.store_fact(
-        who, {"subject": "me", "predicate": "employer", "content": "Acme", "permanence": "stable", "importance": 8}
-    )
-    second = await engine.memory.store_fact(who, {"subject": "user", "predicate": "works_at", "content": "Globex"})
+
+async def event_types(urls: Urls, memory_id: str) -> list[str]:
+    found = await rows(urls, "SELECT event_type FROM memory.memory_events WHERE entity_id = %s ORDER BY id", memory_id)
+    return [row["event_type"] for row in found]
+
+
+async def contents(urls: Urls, validity: str = "active") -> list[str]:
+    found = await rows(urls, "SELECT content FROM memory.facts WHERE validity = %s ORDER BY content", validity)
+    return [row["content"] for row in found]
+
+
+async def test_f1_l6_a_new_fact_has_the_defaults_and_the_engines_time(ask: Caller, hands: Hands, urls: Urls) -> None:
+    written = await ask.fact("blue", "door_colour")
+    assert written == {
+        "type": "fact",
+        "id": written["id"],
+        "outcome": "created",
+        "state": "active",
+        "superseded_id": None,
+        "links": [],
+        "request_context": {},
+    }
+    row = await ask.row(written)
+    assert row["version"] == 1
+    assert (row["importance"], row["confidence"], row["permanence"]) == (5.0, 1.0, "standard")
+    assert (row["scope"], row["validity"], row["slot"], row["decay_rate"]) == ("global", "active", "", 0.008)
+    assert (row["source_kind"], row["source_butler"]) == ("agent_inferred", "health")
+    assert (row["valid_from"], row["valid_to"], row["supersedes_id"], row["superseded_at"]) == (None,) * 4
+    assert row["created_at"] == row["last_confirmed_at"] == "2026-03-01T12:00:00Z"
+    assert (row["reference_count"], row["last_referenced_at"]) == (0, None)
+    assert row["id"].split("-")[2].startswith("7"), "ids are UUIDv7"
+    [event] = await rows(urls, "SELECT * FROM memory.memory_events")
+    assert (event["event_type"], event["entity_version"], event["actor"]) == ("created", 1, "butler:health")
+    assert event["occurred_at"] == hands.now
+
+
+async def test_t2_the_request_context_is_kept_on_row_and_event_and_returned(ask: Caller, urls: Urls) -> None:
+    context = {"request_id": "req-1", "subrequest_id": "sub-1", "segment_id": "seg-1", "session_id": "s-1"}
+    written = await ask.fact("blue", "door_colour", request_context=context)
+    assert written["request_context"] == context
+    row = await ask.row(written)
+    assert row["request_id"] == "req-1"
+    assert row["source_session_id"] is not None
+    [event] = await rows(urls, "SELECT request_id, payload FROM memory.memory_events")
+    assert event["request_id"] == "req-1"
+    assert event["payload"]["lineage"] == {k: v for k, v in context.items() if k != "request_id"}
+
+
+async def test_f5_new_content_supersedes_and_inherits(ask: Caller, urls: Urls) -> None:
+    first = await ask.fact("Acme", "employer", "me", permanence="permanent", importance=8, tags=["work"])
+    second = await ask.fact("Globex", "works_at")
     assert (first["outcome"], second["outcome"]) == ("created", "superseded")
     assert second["superseded_id"] == first["id"]
-    now = (await engine.memory.get(who, {"type": "fact", "id": second["id"]}))["memory"]
-    assert (now["permanence"], now["importance"], now["supersedes_id"]) == ("stable", 8, first["id"])
-    old = await engine.memory.get(who, {"type": "fact", "id": first["id"]})
+    assert second["links"] == [{"relation": "supersedes", "type": "fact", "id": first["id"]}]
+    row = await ask.row(second)
+    assert (row["permanence"], row["importance"], row["tags"]) == ("permanent", 8, ["work"])
+    assert (row["supersedes_id"], row["decay_rate"], row["fades_at"]) == (first["id"], 0.0, None)
+    old = await ask.shape(first)
     assert old["memory"]["validity"] == "superseded"
-    assert [x["relation"] for x in old["links"]["in"]] == ["supersedes"]
+    assert old["memory"]["superseded_at"] is not None
+    assert [(x["relation"], x["id"]) for x in old["links"]["in"]] == [("supersedes", second["id"])]
+    assert await event_types(urls, first["id"]) == ["created", "superseded"]
+    assert await event_types(urls, second["id"]) == ["created"]
+
+
+async def test_f5_what_the_caller_gives_is_not_inherited(ask: Caller) -> None:
+    await ask.fact("Acme", permanence="permanent", importance=8, tags=["work"])
+    second = await ask.row(await ask.fact("Globex", permanence="volatile", importance=2, tags=[]))
+    assert (second["permanence"], second["importance"], second["tags"]) == ("volatile", 2, [])
+
+
+async def test_f5_f9_the_same_content_in_the_same_session_is_kept_as_it_is(ask: Caller, urls: Urls) -> None:
+    first = await ask.user_says("Acme")
+    again = await ask.user_says("  ACME. ")
+    assert (again["id"], again["outcome"]) == (first["id"], "duplicate")
+    assert await event_types(urls, first["id"]) == ["created"]
+
+
+async def test_f9_the_user_in_another_session_confirms(ask: Caller, hands: Hands, urls: Urls) -> None:
+    first = await ask.in_session("one").user_says("Acme", confidence=0.6)
+    hands.pass_(days=10)
+    again = await ask.in_session("two").user_says("acme", confidence=0.9)
+    assert (again["id"], again["outcome"]) == (first["id"], "confirmed")
+    row = await ask.row(first)
+    assert row["last_confirmed_at"] == "2026-03-11T12:00:00Z"
+    assert row["confidence"] == 0.6, "confidence rises only when the source improves"
+    assert row["content"] == "Acme"
+    assert await event_types(urls, first["id"]) == ["created", "confirmed"]
+
+
+async def test_f9_a_token_and_the_day_stand_in_for_a_session(ask: Caller, hands: Hands) -> None:
+    await ask.user_says("Acme")
+    hands.pass_(hours=1)
+    assert (await ask.user_says("Acme"))["outcome"] == "duplicate"
+    hands.pass_(days=1)
+    assert (await ask.user_says("Acme"))["outcome"] == "confirmed"
+
+
+async def test_f9_an_agents_repetition_never_confirms(ask: Caller, hands: Hands, urls: Urls) -> None:
+    first = await ask.in_session("one").user_says("Acme")
+    hands.pass_(days=10)
+    again = await ask.in_session("two").fact("Acme")
+    assert (again["id"], again["outcome"]) == (first["id"], "duplicate")
+    assert (await ask.row(first))["last_confirmed_at"] == "2026-03-01T12:00:00Z"
+    assert await event_types(urls, first["id"]) == ["created"]
+
+
+async def test_f9_a_better_source_raises_confidence(ask: Caller) -> None:
+    first = await ask.fact("Acme", confidence=0.5)
+    again = await ask.user_says("Acme", confidence=0.95)
+    assert (again["id"], again["outcome"]) == (first["id"], "confirmed")
+    row = await ask.row(first)
+    assert (row["confidence"], row["source_kind"]) == (0.95, "user_stated")
+
+
+async def test_f9_a_confirmation_makes_a_fading_fact_active(ask: Caller, hands: Hands, urls: Urls) -> None:
+    first = await ask.in_session("one").user_says("Acme")
+    await fade(ask, first)
+    hands.pass_(days=300)
+    await ask.in_session("two").user_says("Acme")
+    row = await ask.row(first)
+    assert (row["validity"], row["last_confirmed_at"]) == ("active", "2026-12-26T12:00:00Z")
+    assert row["fades_at"] > row["last_confirmed_at"]
+    assert await event_types(urls, first["id"]) == ["created", "faded", "confirmed"]
+
+
+async def fade(ask: Caller, fact: dict[str, object]) -> None:
+    """What the decay sweep of a later issue will do, by the one way a memory changes."""
+    from uuid import UUID
+
+    from butler_memory.domain.kinds import EventType, MemoryType, Validity
+    from butler_memory.postgres.changes import Author, Change, apply
+
+    who, desk = ask.who, ask.memory._desk
+    memory_id = UUID(str(fact["id"]))
+    change = Change(MemoryType.FACT, memory_id, 2, EventType.FADED, {"validity": Validity.FADING})
+    author = Author(who.tenant, "job:decay_sweep", ask.memory._clock(), who.token_id)
+    await desk.database.run(who.tenant, lambda conn: apply(conn, author, [change]))
+
+
+async def test_f5_attributes_given_explicitly_are_a_revision(ask: Caller, urls: Urls) -> None:
+    first = await ask.fact("Acme")
+    again = await ask.fact("Acme", permanence="permanent", importance=9, tags=["work"], valid_to="2027-01-01T00:00:00Z")
+    assert again["id"] == first["id"]
+    row = await ask.row(first)
+    assert (row["permanence"], row["decay_rate"], row["fades_at"]) == ("permanent", 0.0, None)
+    assert (row["importance"], row["tags"], row["valid_to"]) == (9, ["work"], "2027-01-01T00:00:00Z")
+    assert row["version"] == 2
+    assert await event_types(urls, first["id"]) == ["created", "revised"]
+    await ask.fact("Acme", permanence="permanent", importance=9)
+    assert await event_types(urls, first["id"]) == ["created", "revised"], "nothing differs: no new version"
+
+
+async def test_f3_values_of_a_many_valued_predicate_join_each_other(ask: Caller, urls: Urls) -> None:
+    nuts = await ask.fact("nuts", "allergy")
+    cats = await ask.fact("cats", "allergic_to")
+    assert (nuts["outcome"], cats["outcome"]) == ("created", "created")
+    assert await contents(urls) == ["cats", "nuts"]
+    row = await ask.row(cats)
+    assert (row["permanence"], row["predicate"], row["predicate_key"]) == ("permanent", "allergic_to", "allergy")
+    again = await ask.fact("Nuts!", "allergies")
+    assert (again["id"], again["outcome"]) == (nuts["id"], "duplicate")
+
+
+async def test_f11_the_same_words_are_one_value_and_opposites_are_two(ask: Caller, urls: Urls) -> None:
+    first = await ask.fact("reads books in the evening", "habit")
+    same = await ask.fact("reading a book in evenings", "habit")
+    assert same["id"] == first["id"]
+    other = await ask.fact("never reads books in the evening", "habit")
+    assert other["outcome"] == "created"
+    assert other["links"] == [{"relation": "related_to", "type": "fact", "id": first["id"]}]
+    assert len(await contents(urls)) == 2
+
+
+async def test_f3_dated_observations_never_supersede_each_other(ask: Caller, urls: Urls) -> None:
+    await ask.fact("80 kg", "weight", valid_from="2026-01-01T08:00:00Z")
+    await ask.fact("81 kg", "weight", valid_from="2026-02-01T08:00:00Z")
+    again_later = await ask.fact("80 kg", "weight", valid_from="2026-03-01T08:00:00Z")
+    assert again_later["outcome"] == "created", "the same value at another time is another observation"
+    same = await ask.fact("80 kg", "weight", valid_from="2026-01-01T09:00:00+01:00")
+    assert same["outcome"] == "duplicate"
+    assert await contents(urls) == ["80 kg", "80 kg", "81 kg"]
+
+
+async def test_f2_older_evidence_arriving_late_never_retires_what_is_newer(ask: Caller, urls: Urls) -> None:
+    newer = await ask.fact("Globex", valid_from="2026-01-01T00:00:00Z")
+    late = await ask.fact("Acme", valid_from="2020-01-01T00:00:00Z")
+    assert (late["outcome"], late["state"]) == ("created", "superseded")
+    assert (await ask.row(newer))["validity"] == "active"
+    shape = await ask.shape(late)
+    assert [(x["relation"], x["id"]) for x in shape["links"]["in"]] == [("supersedes", newer["id"])]
+    assert await event_types(urls, newer["id"]) == ["created", "linked"]
+
+
+async def test_f4_aliases_of_a_predicate_share_one_key(ask: Caller, urls: Urls) -> None:
+    await ask.fact("Paris", "lives_in")
+    second = await ask.fact("Rome", "Residence", "The User")
+    assert second["outcome"] == "superseded"
+    assert await contents(urls) == ["Rome"]
+
+
+async def test_f5_an_omitted_scope_finds_project_then_butler_then_global(
+    ask: Caller, principal: MakePrincipal, urls: Urls
+) -> None:
+    caller = ask.as_(await principal(project="atlas"))
+    places = ["global", "health", "project:atlas"]
+    for scope in places:
+        assert (await caller.fact(f"old {scope}", scope=scope))["outcome"] == "created", "scopes do not merge"
+    for scope in reversed(places):
+        written = await caller.fact(f"new {scope}")
+        assert (await caller.row(written))["scope"] == scope
+        await caller.forget(written)
+    assert (await caller.row(await caller.fact("fresh")))["scope"] == "global"
+    assert sorted(await contents(urls, "superseded")) == sorted(f"old {scope}" for scope in places)
+
+
+async def test_f12_a_scoped_fact_leaves_the_global_one_alone(ask: Caller) -> None:
+    everywhere = await ask.fact("Acme", scope="global")
+    mine = await ask.fact("Globex", scope="health")
+    assert mine["outcome"] == "created"
+    assert (await ask.row(everywhere))["validity"] == "active"
+    same = await ask.fact("Acme", scope="health")
+    assert same["superseded_id"] == mine["id"], "the same words elsewhere are another fact"
+
+
+async def test_s4_a_foreign_scope_is_refused_and_an_admin_may_name_any(ask: Caller, admin: Principal) -> None:
+    for scope in ("finance", "project:atlas"):
+        with forbidden("foreign_scope"):
+            await ask.fact("Acme", scope=scope)
+        assert (await ask.as_(admin).fact("Acme", scope=scope))["outcome"] == "created"
+
+
+async def test_e6_one_key_is_one_fact_even_when_the_words_differ(ask: Caller, urls: Urls) -> None:
+    first = await ask.fact("Acme", idempotency_key="k1")
+    again = await ask.fact("Globex", idempotency_key="k1")
+    assert (again["id"], again["outcome"], again["state"]) == (first["id"], "duplicate", "active")
+    assert await contents(urls) == ["Acme"]
+
+
+@pytest.mark.parametrize("kind", ["fact", "rule", "episode"])
+async def test_e6_sixteen_calls_at_once_with_one_key_make_one_row(ask: Caller, urls: Urls, kind: str) -> None:
+    store = getattr(ask, kind)
+    answers = await asyncio.gather(*(store(f"always number {n}", idempotency_key="k") for n in range(16)))
+    assert len({answer["id"] for answer in answers}) == 1
+    assert sorted({answer["outcome"] for answer in answers}) == ["created", "duplicate"]
+    assert sum(answer["outcome"] == "created" for answer in answers) == 1
+    assert len(await rows(urls, "SELECT 1 FROM memory.memory_events")) == 1
+
+
+async def test_e6_keys_of_two_butlers_and_of_two_types_do_not_meet(ask: Caller, principal: MakePrincipal) -> None:
+    other = ask.as_(await principal("finance"))
+    made = [
+        await ask.fact("Acme", idempotency_key="k"),
+        await ask.rule("Always pay", idempotency_key="k"),
+        await ask.episode("It rained", idempotency_key="k"),
+        await other.fact("blue", "door_colour", idempotency_key="k"),
+    ]
+    assert [written["outcome"] for written in made] == ["created"] * 4
+
+
+async def test_f7_l1_evidence_is_linked_and_must_exist(ask: Caller, urls: Urls) -> None:
+    from uuid import UUID, uuid4
+
+    from butler_memory.domain.requests import StoreFact, parse
+    from butler_memory.writing.facts import store_fact
+
+    episode = await ask.episode("She said that she works at Acme")
+    request = parse(StoreFact, {"subject": "user", "predicate": "employer", "content": "Acme"})
+    desk, now = ask.memory._desk, ask.memory._clock()
+    with pytest.raises(Integrity, check=lambda error: error.reason == "broken_link"):
+        await store_fact(desk, ask.who, request, now, [uuid4()])
+    assert await contents(urls) == [], "nothing of the refused write stays"
+    written = (await store_fact(desk, ask.who, request, now, [UUID(episode["id"])])).as_dict()
+    shape = await ask.shape(written)
+    assert shape["memory"]["source_episode_id"] == episode["id"]
+    assert shape["provenance"] == [{"type": "episode", "id": episode["id"], "status": "available"}]
+    assert [x["id"] for x in shape["links"]["out"]] == [episode["id"]]
+    assert [x["relation"] for x in (await ask.shape(episode))["links"]["in"]] == ["derived_from"]
+    await ask.forget(episode)
+    assert (await ask.shape(written))["provenance"][0]["status"] == "forgotten"
+    await bury(urls, episode["id"], "expired")
+    assert (await ask.shape(written))["provenance"][0]["status"] == "expired"
+    await rows_none(urls, "UPDATE memory.episode_tombstones SET reason = 'erased'")
+    assert (await ask.shape(written))["provenance"][0]["status"] == "erased"
+    # A link to what is only a tombstone is whole (L1).
+    second = parse(StoreFact, {"subject": "user", "predicate": "hobby", "content": "chess"})
+    assert (await store_fact(desk, ask.who, second, now, [UUID(episode["id"])])).links
+    await unbury(urls, episode["id"])
+
+
+async def bury(urls: Urls, episode_id: str, reason: str) -> None:
+    """What cleanup will do: the row goes, a tombstone stays. Kept aside, so that the ledger finds it again."""
+    await rows_none(urls, "CREATE TABLE public.grave AS SELECT * FROM memory.episodes")
+    await rows_none(
+        urls,
+        "WITH gone AS (DELETE FROM memory.episodes WHERE id = %s RETURNING *)"
+        " INSERT INTO memory.episode_tombstones SELECT tenant_id, id, butler, session_id, occurred_at, created_at,"
+        " created_at, %s, 'digest' FROM gone",
+        episode_id,
+        reason,
+    )
+
+
+async def unbury(urls: Urls, episode_id: str) -> None:
+    columns = await rows(
+        urls,
+        "SELECT string_agg(quote_ident(attname), ',') AS names FROM pg_attribute"
+        " WHERE attrelid = 'memory.episodes'::regclass AND attnum > 0 AND NOT attisdropped AND attgenerated = ''",
+    )
+    names = columns[0]["names"]
+    await rows_none(urls, f"INSERT INTO memory.episodes ({names}) SELECT {names} FROM public.grave")
+
+
+async def rows_none(urls: Urls, statement: str, *params: object) -> None:
+    from conftest import owner_connection
+
+    async with owner_connection(urls) as conn:
+        await conn.execute(statement, params)
+
+
+async def test_f4_a_changed_predicate_moves_live_facts_to_new_slots(
+    ask: Caller, admin: Principal, engine: Engine, urls: Urls
+) -> None:
+    await ask.fact("red", "colour")
+    await ask.fact("blue", "Colour")
+    assert await contents(urls) == ["blue"]
+    assert await engine.memory.set_predicate(admin, Predicate("colour", Cardinality.MANY, builtin=False)) == 1
+    await ask.fact("green", "colour")
+    assert await contents(urls) == ["blue", "green"]
+    again = await ask.fact("BLUE", "colour")
+    assert again["outcome"] == "duplicate", "the moved fact is found under its new slot"
+
+
+async def test_f4_many_to_one_is_refused_while_a_key_holds_two(
+    ask: Caller, admin: Principal, engine: Engine, urls: Urls
+) -> None:
+    made = [await ask.fact(content, "hobby") for content in ("chess", "golf")]
+    single = Predicate("hobby", Cardinality.ONE, builtin=False)
+    with conflict("several_values") as caught:
+        await engine.memory.set_predicate(admin, single)
+    assert sorted(caught.value.data["fact_ids"]) == sorted(written["id"] for written in made)
+    assert await rows(urls, "SELECT 1 FROM memory.predicates") == []
+    await ask.forget(made[0])
+    assert await engine.memory.set_predicate(admin, single) == 1
+    assert (await ask.fact("tennis", "hobby"))["superseded_id"] == made[1]["id"]
+
+
+async def test_f4_a_new_alias_brings_its_facts_along(ask: Caller, admin: Principal, engine: Engine) -> None:
+    old = await ask.fact("red", "tint")
+    await engine.memory.set_predicate(admin, Predicate("Main Colour", aliases=("Tint",), builtin=False))
+    assert (await ask.row(old))["predicate_key"] == "main_colour"
+    assert (await ask.fact("blue", "tint"))["superseded_id"] == old["id"]
+    assert (await ask.fact("green", "main colour"))["outcome"] == "superseded"
+
+
+async def test_f4_a_restored_fact_comes_back_to_the_slot_of_today(
+    ask: Caller, admin: Principal, engine: Engine, urls: Urls
+) -> None:
+    chess, golf = [await ask.fact(content, "hobby") for content in ("chess", "golf")]
+    await ask.forget(chess)
+    await engine.memory.set_predicate(admin, Predicate("hobby", Cardinality.ONE, builtin=False))
+    with conflict("key_taken"):
+        await ask.restore(chess)
+    assert (await ask.restore(chess, replace=True))["superseded_id"] == golf["id"]
+    assert await contents(urls) == ["chess"]
+
+
+async def test_f4_only_an_admin_changes_predicates(ask: Caller, engine: Engine, principal: MakePrincipal) -> None:
+    for role in (Role.BUTLER, Role.READER):
+        with forbidden("needs_admin"):
+            await engine.memory.set_predicate(await principal("chef", role), Predicate("hobby"))
+
+
+async def test_f4_a_predicates_own_permanence_is_the_default(ask: Caller, admin: Principal, engine: Engine) -> None:
+    await engine.memory.set_predicate(admin, Predicate("shoe_size", permanence=Permanence.STABLE, builtin=False))
+    assert (await ask.row(await ask.fact("43", "shoe_size")))["permanence"] == "stable"
+    assert (await ask.row(await ask.fact("44", "shoe_size", permanence="volatile")))["permanence"] == "volatile"
+    registry = await engine.memory.predicates(admin)
+    assert registry.find("Shoe Size").permanence is Permanence.STABLE
+
+
+class TestSingleValued:
+    """`facts.many_valued = false`: 003 to the letter (F3)."""
+
+    @pytest.fixture
+    async def engine(self, open_engine: OpenEngine) -> Engine:
+        made: Engine = await open_engine(BUTLER_MEMORY_FACTS__MANY_VALUED="false")
+        return made
+
+    async def test_f3_every_new_value_supersedes_the_old_one(self, ask: Caller, urls: Urls) -> None:
+        first = await ask.fact("nuts", "allergy")
+        second = await ask.fact("cats", "allergy")
+        assert second["superseded_id"] == first["id"]
+        await ask.fact("80 kg", "weight", valid_from="2026-01-01T08:00:00Z")
+        await ask.fact("81 kg", "weight", valid_from="2026-02-01T08:00:00Z")
+        assert await contents(urls) == ["81 kg", "cats"]
+        assert {row["slot"] for row in await rows(urls, "SELECT slot FROM memory.facts")} == {""}
+
+    async def test_f3_other_words_for_a_predicate_stay_apart(self, ask: Caller, urls: Urls) -> None:
+        await ask.fact("Anna", "mother")
+        await ask.fact("Bob", "father")
+        assert await contents(urls) == ["Anna", "Bob"]
+
+    async def test_f3_a_correction_and_a_return_keep_the_one_slot(self, ask: Caller, urls: Urls) -> None:
+        first = await ask.fact("nuts", "allergy")
+        second = await ask.edit(first, content="walnuts")
+        with conflict("key_taken"):
+            await ask.restore(first)
+        await ask.restore(first, replace=True)
+        assert await contents(urls) == ["nuts"]
+        assert (await ask.row(second))["validity"] == "superseded"
+
+    async def test_f3_the_choice_is_fixed_at_the_first_start(self, ask: Caller, open_engine: OpenEngine) -> None:
+        with pytest.raises(SetupError, match="many_valued"):
+            await open_engine()
+        await open_engine(BUTLER_MEMORY_FACTS__MANY_VALUED="false")
+
+
+async def test_f3_a_database_of_many_values_refuses_to_become_single_valued(
+    who: Principal, open_engine: OpenEngine
+) -> None:
+    with pytest.raises(SetupError, match="many_valued"):
+        await open_engine(BUTLER_MEMORY_FACTS__MANY_VALUED="false")

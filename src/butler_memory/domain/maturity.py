@@ -51,5 +51,6 @@ def must_invert(record: Record, settings: RuleSettings) -> bool:
 
 
 def anti_pattern_text(rule: str, reasons: list[str], harmful: int) -> str:
-    because = "; ".join(reasons) if reasons else f"reported harmful {harmful} times"
-    return f"ANTI-PATTERN: Do NOT {rule}. This caused problems because: {because}"
+    said = [reason.strip() for reason in reasons if reason.strip()]
+    because = "; ".join(said) or f"reported harmful {harmful} times"
+    return f"ANTI-PATTERN: Do NOT {rule.strip().rstrip('.')}. This caused problems because: {because}"

@@ -9,9 +9,10 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import unicodedata
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from pydantic import (
@@ -27,16 +28,22 @@ from pydantic import (
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from butler_memory.domain.kinds import MemoryType, Permanence, SourceKind
+from butler_memory.domain.text import key
+from butler_memory.domain.text import key
 from butler_memory.errors import InvalidInput, TooLarge
 
 CONTENT_BYTES = 32 * 1024
 METADATA_BYTES = 16 * 1024
-NAME_CHARS = 200  # subject and predicate; they are part of a b-tree key
+METADATA_DEPTH = 32  # every reader and writer of JSON below us may recurse
+NAME_CHARS = 200  # subject and predicate
+# Both are part of a b-tree key of at most 2,704 bytes, and one character may become 18 when normalised.
+KEY_BYTES = 4 * NAME_CHARS
 TAGS, TAG_CHARS = 32, 64
 BATCH_ITEMS = 200
 ID_CHARS = 200
 
-SCOPE = re.compile(r"^(global|\*|[a-z0-9][a-z0-9_-]{0,62}|project:[a-z0-9][a-z0-9._-]{0,62})$")
+SCOPE = re.compile(r"^(global|\*|[a-z0-9][a-z0-9_-]{0,62}|project:[a-z0-9][a-z0-9._-]{0,62})\Z")
+_INVISIBLE = frozenset({"Cc", "Cf", "Zs", "Zl", "Zp"})  # controls, zero-width characters, spaces
 
 
 def _clean_text(text: str) -> str:
@@ -50,7 +57,7 @@ def _clean_text(text: str) -> str:
 
 
 def _not_blank(text: str) -> str:
-    if not text.strip():
+    if all(unicodedata.category(c) in _INVISIBLE for c in text):
         raise PydanticCustomError("blank", "must not be empty")
     return text
 
@@ -64,11 +71,25 @@ def _within(limit: int) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _short_key(text: str) -> str:
+    if len(key(text).encode("utf-8")) > KEY_BYTES:
+        raise PydanticCustomError("too_large", "is over the limit of {limit} bytes", {"limit": KEY_BYTES})
+    return text
+
+
+def _no_bool(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise PydanticCustomError("bad_number", "must be a number, not true or false")
+    return value
+
+
 def _json_text(value: Any) -> Any:
     """Models often send lists and objects as JSON text; take them at their word."""
     if isinstance(value, str) and value.strip()[:1] in "[{" and value.strip():
         try:
             return json.loads(value)
+        except RecursionError:
+            raise PydanticCustomError("too_large", "is nested too deeply") from None
         except ValueError:
             return value
     return value
@@ -98,16 +119,51 @@ def _scope(text: str) -> str:
     return text
 
 
-def _metadata_size(value: dict[str, Any]) -> dict[str, Any]:
+def _plain_json(value: dict[str, Any]) -> dict[str, Any]:
+    _check_leaves(value)
     try:
-        size = len(_clean_text(json.dumps(value, ensure_ascii=False, allow_nan=False)).encode())
-    except ValueError:
-        raise PydanticCustomError("bad_metadata", "must be plain JSON (no NaN or Infinity)") from None
-    if "\\u0000" in json.dumps(value):
-        raise PydanticCustomError("bad_text", "must not contain NUL characters")
+        size = len(json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8"))
+    except ValueError:  # NaN, Infinity, or an integer too long to print
+        raise PydanticCustomError("bad_metadata", "must hold finite numbers of ordinary length") from None
     if size > METADATA_BYTES:
         raise PydanticCustomError("too_large", "is over the limit of {limit} bytes", {"limit": METADATA_BYTES})
     return value
+
+
+def _check_leaves(value: Any) -> None:
+    """Level by level instead of by recursion: the input decides how deep it is."""
+    level = [value]
+    for _ in range(METADATA_DEPTH):
+        deeper: list[Any] = []
+        for item in level:
+            match item:
+                case str():
+                    _clean_text(item)
+                case dict():
+                    deeper += [*map(_text_key, item), *item.values()]
+                case list() | tuple():
+                    deeper += item
+                case None | bool() | int() | float():
+                    continue
+                case _:
+                    raise PydanticCustomError("bad_metadata", "must be plain JSON")
+        level = deeper
+        if len(level) > METADATA_BYTES:
+            raise PydanticCustomError("too_large", "is over the limit of {limit} bytes", {"limit": METADATA_BYTES})
+    if level:
+        raise PydanticCustomError("too_large", "is nested over {limit} levels deep", {"limit": METADATA_DEPTH})
+
+
+def _text_key(name: Any) -> str:
+    if not isinstance(name, str):
+        raise PydanticCustomError("bad_metadata", "must have text as keys")
+    return name
+
+
+def _not_history(kind: MemoryType) -> MemoryType:
+    if kind is MemoryType.EPISODE:
+        raise PydanticCustomError("bad_type", "must be 'fact' or 'rule': an episode is history")
+    return kind
 
 
 def _unique_tags(tags: list[str]) -> list[str]:
@@ -118,15 +174,23 @@ def _unique_tags(tags: list[str]) -> list[str]:
 
 Text = Annotated[str, AfterValidator(_clean_text)]
 Content = Annotated[Text, AfterValidator(_not_blank), _within(CONTENT_BYTES)]
-Name = Annotated[Text, AfterValidator(_not_blank), Field(max_length=NAME_CHARS)]
-Tag = Annotated[Text, AfterValidator(_not_blank), Field(max_length=TAG_CHARS)]
+# Of the short ones the length is checked first, so that nothing after it works on megabytes.
+Name = Annotated[
+    str,
+    Field(max_length=NAME_CHARS),
+    AfterValidator(_clean_text),
+    AfterValidator(_not_blank),
+    AfterValidator(_short_key),
+]
+Tag = Annotated[str, Field(max_length=TAG_CHARS), AfterValidator(_clean_text), AfterValidator(_not_blank)]
 Tags = Annotated[list[Tag], BeforeValidator(_json_text), AfterValidator(_unique_tags)]
-Metadata = Annotated[dict[str, Any], BeforeValidator(_json_text), AfterValidator(_metadata_size)]
+Metadata = Annotated[dict[str, Any], BeforeValidator(_json_text), AfterValidator(_plain_json)]
 When = Annotated[datetime, BeforeValidator(_offset_time), WithJsonSchema({"type": "string", "format": "date-time"})]
 Scope = Annotated[Text, AfterValidator(_scope)]
-Importance = Annotated[float, Field(ge=1, le=10, allow_inf_nan=False)]
-Confidence = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
-CallerId = Annotated[Text, AfterValidator(_not_blank), Field(max_length=ID_CHARS)]
+Importance = Annotated[float, BeforeValidator(_no_bool), Field(ge=1, le=10, allow_inf_nan=False)]
+Confidence = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le=1, allow_inf_nan=False)]
+CallerId = Annotated[str, Field(max_length=ID_CHARS), AfterValidator(_clean_text), AfterValidator(_not_blank)]
+Learned = Annotated[MemoryType, AfterValidator(_not_history), WithJsonSchema({"enum": ["fact", "rule"]})]
 MemoryId = Annotated[UUID, WithJsonSchema({"type": "string", "format": "uuid"})]
 
 
@@ -160,7 +224,7 @@ class Request(BaseModel):
     @classmethod
     def _null_is_omitted(cls, values: Any) -> Any:
         if isinstance(values, Mapping):
-            return {key: value for key, value in values.items() if value is not None}
+            return {name: value for name, value in values.items() if value is not None}
         return values
 
     def gave(self, field: str) -> bool:
@@ -202,7 +266,7 @@ class StoreFact(Request):
     @model_validator(mode="after")
     def _ends_after_it_begins(self) -> Self:
         if self.valid_from and self.valid_to and self.valid_to < self.valid_from:
-            raise PydanticCustomError("bad_range", "valid_to must not be before valid_from")
+            raise PydanticCustomError("bad_range", "must not be before valid_from", {"field": "valid_to"})
         return self
 
 
@@ -228,9 +292,10 @@ class IngestBatch(Request):
     @model_validator(mode="after")
     def _bounded(self) -> Self:
         if not self.episodes:
-            raise PydanticCustomError("blank", "episodes must not be empty")
+            raise PydanticCustomError("blank", "must not be empty", {"field": "episodes"})
         if len(self.episodes) > BATCH_ITEMS:
-            raise PydanticCustomError("too_large", "episodes has more than {limit} items", {"limit": BATCH_ITEMS})
+            given: dict[str, Any] = {"limit": BATCH_ITEMS, "field": "episodes"}
+            raise PydanticCustomError("too_large", "has more than {limit} items", given)
         return self
 
 
@@ -242,13 +307,7 @@ class OneMemory(Request):
 
 
 class ConfirmMemory(OneMemory):
-    type: Annotated[MemoryType, WithJsonSchema({"enum": ["fact", "rule"]})]
-
-    @model_validator(mode="after")
-    def _episodes_are_history(self) -> Self:
-        if self.type is MemoryType.EPISODE:
-            raise PydanticCustomError("bad_type", "type must be 'fact' or 'rule': an episode cannot be confirmed")
-        return self
+    type: Learned
 
 
 class RestoreMemory(OneMemory):
@@ -258,7 +317,7 @@ class RestoreMemory(OneMemory):
 class EditMemory(Request):
     """A person's correction by id: new text makes a new row, other attributes change in place."""
 
-    type: Literal[MemoryType.FACT, MemoryType.RULE]
+    type: Learned
     id: MemoryId
     content: Content | None = None
     importance: Importance | None = None
@@ -272,9 +331,10 @@ class EditMemory(Request):
         if not self.model_fields_set - {"type", "id", "request_context"}:
             raise PydanticCustomError("blank", "give at least one of content, importance, permanence, tags")
         if self.type is MemoryType.RULE and (self.valid_from or self.valid_to):
-            raise PydanticCustomError("bad_range", "a rule has no valid_from or valid_to")
+            given = "valid_from" if self.valid_from else "valid_to"
+            raise PydanticCustomError("bad_range", "is for facts: rules are not dated", {"field": given})
         if self.valid_from and self.valid_to and self.valid_to < self.valid_from:
-            raise PydanticCustomError("bad_range", "valid_to must not be before valid_from")
+            raise PydanticCustomError("bad_range", "must not be before valid_from", {"field": "valid_to"})
         return self
 
 
@@ -304,7 +364,7 @@ def parse(model: type[RequestT], arguments: Mapping[str, Any]) -> RequestT:
 
 
 def _translated(model: type[BaseModel], error: ErrorDetails) -> InvalidInput:
-    field = ".".join(str(part) for part in error["loc"] if isinstance(part, str))
+    field = error.get("ctx", {}).get("field") or _known_path(model, error["loc"])
     kind = error["type"]
     if kind == "extra_forbidden":
         return InvalidInput(_unknown(model, error["loc"]), field="", reason="unknown_argument")
@@ -312,8 +372,14 @@ def _translated(model: type[BaseModel], error: ErrorDetails) -> InvalidInput:
         return InvalidInput(f"'{field}' is required.", field=field, reason="missing")
     said = _said(error)
     if kind in {"too_large", "string_too_long"}:
-        return TooLarge(f"'{field or 'input'}' {said}.", field=field, reason="too_large")
+        return TooLarge(f"'{field}' {said}.", field=field, reason="too_large")
     return InvalidInput(f"'{field}' {said}." if field else f"{said[:1].upper()}{said[1:]}.", field=field, reason=kind)
+
+
+def _known_path(model: type[BaseModel], where: tuple[int | str, ...]) -> str:
+    """Only names that we gave ourselves: deeper parts of a location may be keys that were sent."""
+    names = {*model.model_fields, *RequestContext.model_fields}
+    return ".".join(part for part in where if isinstance(part, str) and part in names)
 
 
 def _unknown(model: type[BaseModel], where: tuple[int | str, ...]) -> str:
@@ -326,15 +392,17 @@ def _unknown(model: type[BaseModel], where: tuple[int | str, ...]) -> str:
 def _said(error: ErrorDetails) -> str:
     context = error.get("ctx", {})
     match error["type"]:
-        case "enum" | "literal_error":
+        case "enum":
             return f"must be one of {context['expected']}"
         case "string_too_long":
             return f"is longer than {context['max_length']} characters"
         case "uuid_parsing" | "uuid_type":
             return "must be a UUID, as returned by a store, search or recall call"
-        case "greater_than_equal" | "less_than_equal" | "greater_than" | "less_than" | "finite_number":
-            return error["msg"].replace("Input should be", "must be")
-        case "string_type" | "dict_type" | "list_type" | "float_type" | "float_parsing" | "bool_parsing":
+        case "dict_type" | "model_type":
+            return "must be an object"
+        case "string_unicode":
+            return "must be valid Unicode"
+        case _ if error["msg"].startswith("Input should be"):
             return error["msg"].replace("Input should be", "must be").split(",")[0]
         case _:
-            return error["msg"].replace("Input should be", "must be").removeprefix("Value error, ")
+            return error["msg"]

@@ -28,18 +28,28 @@ _PHRASES: dict[str, str] = {
     "note": "{c}",
 }
 _VERB_PREDICATE = re.compile(
-    r"^(?:is|has|had|was|wants|likes|loves|hates|needs|takes|plays|studies|drives|reads|eats|drinks|plans|works|lives|"
+    r"^(?:is|has|had|was|does|did|can|cannot|will|should|must|wants|likes|loves|hates|dislikes|prefers|needs|takes|"
+    r"plays|studies|drives|reads|eats|drinks|plans|works|lives|owns|uses|knows|speaks|runs|keeps|goes|"
     r"moved|married|visited|bought|sold|started|stopped|switched|learned|enjoys|avoids|believes|thinks|supports)(?:_|$)"
 )
 _OPENERS = frozenset("the a an my his her their our this that these those i he she they we it there user".split())
 _FINITE_VERBS = frozenset(
     (
-        "is are was were has have had does do did will would can could should must may might likes loves "
+        "am is are was were has have had does do did will would can could should must may might likes loves "
         "hates prefers wants needs works lives owns uses takes goes plays speaks drives reads eats drinks "
         "plans moved started stopped switched bought sold met got enjoys avoids believes thinks studies runs "
-        "keeps hates asked said told made went became"
+        "keeps asked said told made went became"
     ).split()
 )
+# After one of these the plain form is a verb ("I like tea"); after an article it may be a noun ("the drink list").
+_PLAIN_FORM_OPENERS = frozenset("i we they you".split())
+_PLAIN_FORMS = frozenset(
+    (
+        "like love hate dislike prefer want need work live own use take go play speak drive read eat drink plan "
+        "enjoy avoid believe think study run keep know feel always never often usually sometimes rarely"
+    ).split()
+)
+_CONTRACTION = re.compile(r"^(i|you|he|she|it|we|they|there|that)'(?:m|re|s|ve|ll|d)$")
 _SPACES = re.compile(r"\s+")
 
 
@@ -73,8 +83,13 @@ def _spoken_subject(subject: str) -> str:
 
 def _is_sentence(content: str, subject: str) -> bool:
     """Three words or more, an opening that can be a subject, and a finite verb near it."""
-    words = [w.strip(".,;:!?\"'()").casefold() for w in content.split()]
+    words = [w.strip(".,;:!?\"'()") for w in content.casefold().replace("’", "'").split()]
+    if len(words) > 1 and _CONTRACTION.match(words[0]):
+        return True
     if len(words) < 3:
         return False
-    opens = words[0] in _OPENERS or words[0].removesuffix("'s") in key(subject).split("_")
-    return opens and any(w in _FINITE_VERBS for w in words[1:5])
+    first, second = words[:2]
+    if first in _PLAIN_FORM_OPENERS and second in _PLAIN_FORMS:
+        return True
+    opens = first in _OPENERS or first.removesuffix("'s") in key(subject).split("_")
+    return opens and any(w in _FINITE_VERBS or w.endswith("n't") for w in words[1:5])

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+from butler_memory.domain.clock import utc_text
 from butler_memory.domain.decay import DECAY_PER_DAY
 from butler_memory.domain.kinds import Cardinality, Permanence, SourceKind
 from butler_memory.domain.predicates import Predicate
 from butler_memory.domain.records import Fact
 from butler_memory.domain.requests import StoreFact
 from butler_memory.domain.text import digest, meaning, same_form
+from butler_memory.errors import InvalidInput
 
 # How much a source is worth: a confirmation raises confidence only when this improves (F9).
 SOURCE_RANK = {
@@ -79,7 +81,7 @@ def slot_of(
         return ""
     if predicate.temporal:
         # Undated observations of one day are one observation; dated ones are told apart to the instant.
-        moment = valid_from.isoformat() if valid_from else now.date().isoformat()
+        moment = utc_text(valid_from) if valid_from else now.astimezone(UTC).date().isoformat()
         return digest(secret, moment, same_form(content))
     return digest(secret, same_form(content))
 
@@ -108,7 +110,8 @@ def _same_content(request: StoreFact, slot: str, on_key: Sequence[Fact]) -> Fact
 
 def _again(request: StoreFact, existing: Fact, said_this_session: bool) -> Keep | Strengthen:
     improves = SOURCE_RANK[request.source_kind] > SOURCE_RANK[existing.source_kind]
-    confirms = improves or (request.source_kind in _USER_KINDS and not said_this_session)
+    # The user's first saying of what was only inferred counts in the same session too; an import never confirms (F9).
+    confirms = request.source_kind in _USER_KINDS and (improves or not said_this_session)
     changes = _revised(request, existing)
     if improves:
         changes["source_kind"] = request.source_kind
@@ -122,6 +125,13 @@ def _revised(request: StoreFact, existing: Fact) -> dict[str, Any]:
     """Attributes that the caller gave explicitly and that differ."""
     named = ("permanence", "importance", "tags", "valid_from", "valid_to")
     changes = {n: getattr(request, n) for n in named if request.gave(n) and getattr(request, n) != getattr(existing, n)}
+    begins, ends = changes.get("valid_from", existing.valid_from), changes.get("valid_to", existing.valid_to)
+    if begins and ends and ends < begins:
+        raise InvalidInput(
+            "'valid_to' must not be before the valid_from of the fact as it is known.",
+            field="valid_to",
+            reason="bad_range",
+        )
     return with_decay_rate(changes)
 
 

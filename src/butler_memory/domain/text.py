@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import os.path
 import re
 import unicodedata
 from functools import lru_cache
@@ -14,25 +15,35 @@ import snowballstemmer
 _USER_WORDS = frozenset({"me", "i", "my", "myself", "owner", "the_owner", "the_user", "user"})
 _SPACES_AND_HYPHENS = re.compile(r"[\s\-‐‑–—]+")
 _SPACES = re.compile(r"\s+")
-_WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*", re.UNICODE)
-# Words whose presence does not change what a sentence asks for. Negations and quantifiers are not among them.
-_FILLER = frozenset(
-    "a an the is are was were be been being to of for in on at by with and that this it its please".split()
+# What ends a word. Everything else belongs to one: emoji and the vowel signs of Hindi or Thai change what is said.
+_GAP = r"\s!-/:-@\[-`{-~¡¿«»·\u2010-\u206f\u3000-\u303f"
+_WORD = re.compile(
+    rf"(?<![^{_GAP}])[-+−]?[$€£¥]?\d+(?:[.,:/-]\d+)*[%°]?"  # a number, amount, time or date is one word
+    rf"|[^{_GAP}]+(?:'[^{_GAP}]+)*[+#]*"  # C++ and C# are not C
 )
-# With one of these, the order of the words is part of the meaning: "tea over coffee", "Anna before Bob".
-_ORDER_MATTERS = frozenset(
-    "before after over than from instead rather unless until then above below under if when".split()
+_NOT = re.compile(r"\b(?:(ca|wo|sha|[a-z]+)n't|(can)not)\b")
+_IRREGULAR = {"ca": "can", "wo": "will", "sha": "shall"}
+_SAME_WORD = {"no": "not", "were": "was"}
+# Words whose presence does not change what a sentence says. Negations, quantifiers and the past are not among them.
+_FILLER = frozenset("a an the is are am be being and that this these it its please do does".split())
+# What stands before one of these is another thing than what stands after it: "tea over coffee", "tabs not spaces",
+# "from A to B", "more A, less B". Between two of them the order of words is free.
+_PIVOTS = frozenset(
+    (
+        "not never without except but only nor neither or avoid like love hate dislike prefer enjoy allow deny accept "
+        "reject always sometimes often usually rarely more less fewer most least first last before after over than "
+        "from to into onto in on at of by for with as about against versus vs via instead rather unless until while "
+        "since because so then above below under if when where who whose"
+    ).split()
 )
-_NEGATIONS = {"don't": "not", "doesn't": "not", "didn't": "not", "won't": "not", "can't": "not",
-              "cannot": "not", "isn't": "not", "aren't": "not", "wasn't": "not", "weren't": "not",
-              "shouldn't": "not", "wouldn't": "not", "couldn't": "not", "no": "not"}  # fmt: skip
+# Endings of inflection. Other suffixes make other words: import and important, universe and university.
+_INFLECTION = re.compile(r"[a-z]?(?:s|es|ies|d|ed|ied|ing|ings)|[ey]?")
 
 
 def key(text: str) -> str:
     """The form in which subjects and predicates are compared."""
     folded = _fold(text)
-    joined = _SPACES_AND_HYPHENS.sub("_", folded).strip("_")
-    return joined or folded
+    return _SPACES_AND_HYPHENS.sub("_", folded).strip("_") or "_"
 
 
 def subject_key(subject: str) -> str:
@@ -42,7 +53,8 @@ def subject_key(subject: str) -> str:
 
 def same_form(content: str) -> str:
     """Two contents with the same form are the same content."""
-    return _SPACES.sub(" ", _fold(content)).rstrip(" .!?;,…").strip()
+    folded = _SPACES.sub(" ", _fold(content))
+    return folded.rstrip(" .!?;,…") or folded
 
 
 def meaning(content: str) -> tuple[str, ...]:
@@ -50,11 +62,14 @@ def meaning(content: str) -> tuple[str, ...]:
 
     Cosine cannot decide this: opposites are closer than paraphrases.
     """
-    words = [_plain_word(w) for w in _WORD.findall(_fold(content).replace("’", "'"))]
-    stems = [_stem(w) for w in words if w not in _FILLER]
-    if _ORDER_MATTERS.intersection(words):
-        return tuple(stems)
-    return tuple(sorted(set(stems)))
+    parts: list[list[str]] = [[]]
+    for word in _words(content):
+        stem = _stem(word)
+        if word in _PIVOTS or stem in _PIVOTS or any(c.isdigit() for c in word):
+            parts += [[stem], []]
+        elif word not in _FILLER:
+            parts[-1].append(stem)
+    return tuple(stem for part in parts for stem in sorted(set(part)))
 
 
 def digest(secret: bytes, *parts: str) -> str:
@@ -67,13 +82,22 @@ def _fold(text: str) -> str:
     return unicodedata.normalize("NFKC", text).casefold().strip()
 
 
-def _plain_word(word: str) -> str:
-    return _NEGATIONS.get(word, word.removesuffix("'s"))
+def _words(content: str) -> list[str]:
+    said = _NOT.sub(_spelled_out, _fold(content).replace("’", "'"))
+    plain = (word.removesuffix("'s").removesuffix("'") for word in _WORD.findall(said))
+    return [_SAME_WORD.get(word, word) for word in plain]
+
+
+def _spelled_out(match: re.Match[str]) -> str:
+    verb = match[1] or match[2]
+    return f"{_IRREGULAR.get(verb, verb)} not"
 
 
 @lru_cache(maxsize=8192)
 def _stem(word: str) -> str:
-    return cast(str, _STEMMER.stemWord(word))
+    stem = cast(str, _STEMMER.stemWord(word))
+    lost = word.removeprefix(os.path.commonprefix([word, stem]))
+    return stem if _INFLECTION.fullmatch(lost) else word
 
 
 _STEMMER = snowballstemmer.stemmer("english")

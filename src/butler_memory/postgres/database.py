@@ -35,7 +35,7 @@ class Database:
 
     @classmethod
     async def open(cls, urls: Urls) -> Database:
-        schema = await _checked_vector_schema(urls)
+        schema = await check_application(urls)
         app = _pool(urls.app, schema, APP_CONNECTIONS)
         worker = _pool(urls.worker, schema, WORKER_CONNECTIONS)
         await app.open()
@@ -112,7 +112,7 @@ def _pool(conninfo: str, vector_schema: str, size: int) -> AsyncConnectionPool[C
     )
 
 
-async def _checked_vector_schema(urls: Urls) -> str:
+async def check_application(urls: Urls) -> str:
     """Where pgvector lives; refuses a role that row-level security would not bind."""
     async with await explained_connect(urls.app) as conn:
         await check_server(conn)

@@ -56,6 +56,7 @@ def _run_chain(connection: sqlalchemy.Connection, urls: Urls) -> str:
     config.attributes["worker"] = _quoted(urls.worker_role)
     _refuse_newer(connection, config)
     command.upgrade(config, "memory@head")
+    connection.exec_driver_sql(f"GRANT SELECT ON memory.alembic_version TO {config.attributes['app']}")
     connection.commit()
     return head_revision()
 

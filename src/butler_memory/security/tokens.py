@@ -21,4 +21,4 @@ def token_hash(token: str) -> str:
 
 
 def is_butler_name(name: str) -> bool:
-    return bool(_BUTLER.match(name)) and name not in _RESERVED
+    return bool(_BUTLER.fullmatch(name)) and name not in _RESERVED

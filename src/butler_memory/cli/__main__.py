@@ -1,0 +1,3 @@
+from butler_memory.cli import main
+
+main()

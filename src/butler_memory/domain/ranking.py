@@ -1,0 +1,137 @@
+"""How well a memory fits a question: relevance, the floor under it, and the composite above it (S1, S2, S9, S10)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from butler_memory.domain.clock import days_between
+from butler_memory.domain.kinds import Maturity, MemoryType
+
+RECENCY_HALF_LIFE_DAYS = 30.0
+IMPORTANCE_SCALE = 10.0
+
+# What a rule's standing adds to or takes from its score (R7).
+MATURITY_WEIGHT = {
+    Maturity.CANDIDATE: 0.8,
+    Maturity.ESTABLISHED: 1.0,
+    Maturity.PROVEN: 1.15,
+    Maturity.ANTI_PATTERN: 1.0,
+}
+
+
+class SearchMode(StrEnum):
+    HYBRID = "hybrid"
+    SEMANTIC = "semantic"
+    KEYWORD = "keyword"
+
+
+class Fusion(StrEnum):
+    CONVEX = "convex"
+    RRF = "rrf"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the two signals become one; chosen by benchmark, on record in docs/decisions."""
+
+    fusion: Fusion = Fusion.CONVEX
+    k: int = 60
+    dense_share: float = 0.5
+    mean_shift: float = 0.5
+    neighbours: float = 0.1
+
+
+@dataclass(frozen=True)
+class Weights:
+    relevance: float = 0.4
+    importance: float = 0.3
+    recency: float = 0.2
+    confidence: float = 0.1
+
+
+@dataclass(frozen=True)
+class Floor:
+    """What is less relevant than this is not worth saying."""
+
+    relevance: float = 0.25
+    of_best: float = 0.6
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A row with everything that ranking and rendering need."""
+
+    type: MemoryType
+    id: UUID
+    created_at: datetime
+    fused: float
+    cosine: float | None
+    lexical: float
+    coverage: float
+    dense_rank: int | None
+    lexical_rank: int | None
+    effective_confidence: float
+    last_referenced_at: datetime | None
+    row: dict[str, Any]
+
+    @property
+    def absolute(self) -> float:
+        """The one signal that can be compared between questions: mean of cosine and covered IDF (S10)."""
+        return (max(0.0, self.cosine or 0.0) + self.coverage) / 2
+
+    @property
+    def maturity(self) -> Maturity | None:
+        return Maturity(self.row["maturity"]) if self.row.get("maturity") else None
+
+
+@dataclass(frozen=True)
+class Scored:
+    candidate: Candidate
+    score: float
+    signals: dict[str, float]
+
+
+def recency(last_referenced_at: datetime | None, created_at: datetime, now: datetime) -> float:
+    """Halves every 30 days since it was last of use; a new memory counts from its making."""
+    return float(2.0 ** (-days_between(last_referenced_at or created_at, now) / RECENCY_HALF_LIFE_DAYS))
+
+
+def above_floor(candidates: list[Candidate], floor: Floor) -> list[Candidate]:
+    """Silence is better than noise: an absolute bar, and one relative to the best."""
+    if not candidates:
+        return []
+    best = max(candidate.absolute for candidate in candidates)
+    bar = max(floor.relevance, floor.of_best * best)
+    return [candidate for candidate in candidates if candidate.absolute >= bar]
+
+
+def by_composite(candidates: list[Candidate], weights: Weights, now: datetime) -> list[Scored]:
+    """The contract's formula inside the gate; relevance is the fused score, min-max over the gate (S2, S9)."""
+    if not candidates:
+        return []
+    low = min(candidate.fused for candidate in candidates)
+    high = max(candidate.fused for candidate in candidates)
+    spread = high - low
+    return in_order([_scored(c, 1.0 if spread == 0 else (c.fused - low) / spread, weights, now) for c in candidates])
+
+
+def in_order(scored: list[Scored]) -> list[Scored]:
+    """Score, then the newer one, then the id: never by chance (S6)."""
+    return sorted(scored, key=lambda s: (-s.score, -s.candidate.created_at.timestamp(), s.candidate.id))
+
+
+def _scored(candidate: Candidate, relevance: float, weights: Weights, now: datetime) -> Scored:
+    signals = {
+        "relevance": relevance,
+        "importance": candidate.row["importance"] / IMPORTANCE_SCALE,
+        "recency": recency(candidate.last_referenced_at, candidate.created_at, now),
+        "confidence": candidate.effective_confidence,
+    }
+    score = sum(getattr(weights, name) * value for name, value in signals.items())
+    if candidate.maturity:
+        score *= MATURITY_WEIGHT[candidate.maturity]
+    return Scored(candidate, score, signals)

@@ -1,0 +1,315 @@
+"""Search in one pass over a tenant's rows: both signals, both ranks and their fusion in one statement (DESIGN 3).
+
+Exact within the tenant: no approximate index, every filter before the limit. The steps, one per CTE:
+
+    asked     the query's lexemes, as an array and as an OR query
+    mean      the middle of the tenant's vectors (what all its texts share says nothing about any of them)
+    scanned   every row that passes the filters, with its cosine and effective confidence
+    kept      those that confidence does not hide
+    matched   (row, lexeme) for the query's lexemes
+    weighed   each lexeme's IDF within what is kept
+    lexical   sum of matched IDF / sqrt(distinct lexemes of the row), and how much of the query that covers
+    scaled    both signals between 0 and 1, and both ranks
+    fused     convex or reciprocal-rank fusion
+    smoothed  an episode gets a little of its neighbours in the same session
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from pgvector import HalfVector
+from psycopg.types.json import Jsonb
+
+from butler_memory.domain.kinds import MemoryType
+from butler_memory.domain.ranking import Candidate, Fusion, Recipe, SearchMode
+from butler_memory.embedding.ports import Vector
+from butler_memory.postgres.database import Conn
+
+
+@dataclass(frozen=True)
+class Filters:
+    """What a row must be to be looked at. `scopes` nearest first; None: all of the tenant."""
+
+    types: tuple[MemoryType, ...]
+    scopes: tuple[str, ...] | None
+    butlers: tuple[str, ...] | None
+    now: datetime
+    min_confidence: float
+    tags: tuple[str, ...] = ()
+    subject_key: str | None = None
+    predicate_keys: tuple[str, ...] = ()
+    since: datetime | None = None
+    until: datetime | None = None
+    valid_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Asked:
+    text: str
+    vector: Vector | None
+    version: str
+
+
+@dataclass(frozen=True)
+class Found:
+    candidates: list[Candidate]
+    decayed: int
+    shadowed: int
+
+
+_EFFECTIVE = (
+    "{t}.confidence * exp(-{t}.decay_rate * greatest(0, extract(epoch FROM %(now)s - {t}.last_confirmed_at) / 86400.0))"
+)
+
+_SCAN = {
+    MemoryType.FACT: f"""
+        SELECT 'fact' AS type, m.id, m.created_at, NULL::timestamptz AS occurred_at, NULL::uuid AS session_id,
+               m.embedding, m.embedding_version, m.search_vector,
+               {_EFFECTIVE.format(t="m")} AS effective, {{shadowed}} AS shadowed
+        FROM memory.facts m
+        WHERE m.tenant_id = %(tenant)s AND m.validity IN ('active', 'fading') AND {{common}}
+          AND (%(scopes)s::text[] IS NULL OR m.scope = ANY(%(scopes)s))
+          AND (%(subject)s::text IS NULL OR m.subject_key = %(subject)s)
+          AND (%(predicates)s::text[] IS NULL OR m.predicate_key = ANY(%(predicates)s))
+          AND (%(valid_at)s::timestamptz IS NULL OR ((m.valid_from IS NULL OR m.valid_from <= %(valid_at)s)
+               AND (m.valid_to IS NULL OR m.valid_to > %(valid_at)s)))""",
+    MemoryType.RULE: f"""
+        SELECT 'rule' AS type, m.id, m.created_at, NULL::timestamptz AS occurred_at, NULL::uuid AS session_id,
+               m.embedding, m.embedding_version, m.search_vector,
+               CASE WHEN m.maturity = 'anti_pattern' THEN m.confidence ELSE {_EFFECTIVE.format(t="m")} END AS effective,
+               false AS shadowed
+        FROM memory.rules m
+        WHERE m.tenant_id = %(tenant)s AND m.status IN ('active', 'fading') AND {{common}}
+          AND (%(scopes)s::text[] IS NULL OR m.scope = ANY(%(scopes)s))""",
+    MemoryType.EPISODE: """
+        SELECT 'episode' AS type, m.id, m.created_at, m.occurred_at, m.session_id, m.embedding, m.embedding_version,
+               m.search_vector, 1.0::float8 AS effective, false AS shadowed
+        FROM memory.episodes m
+        WHERE m.tenant_id = %(tenant)s AND m.state = 'active' AND {common}
+          AND (%(butlers)s::text[] IS NULL OR m.butler = ANY(%(butlers)s))""",
+}
+
+_COMMON = """
+    (%(tags)s::jsonb IS NULL OR m.tags @> %(tags)s)
+    AND (%(since)s::timestamptz IS NULL OR {when} >= %(since)s)
+    AND (%(until)s::timestamptz IS NULL OR {when} < %(until)s)"""
+
+# F12: a fact in a nearer scope hides one further out on the same single-valued key.
+_SHADOWED = """
+    (m.slot = '' AND EXISTS (
+        SELECT 1 FROM memory.facts near
+        WHERE near.tenant_id = %(tenant)s AND near.subject_key = m.subject_key
+          AND near.predicate_key = m.predicate_key AND near.slot = '' AND near.validity IN ('active', 'fading')
+          AND array_position(%(scopes)s::text[], near.scope) < array_position(%(scopes)s::text[], m.scope)))"""
+
+_RANK = """
+WITH asked AS MATERIALIZED (
+    SELECT tsvector_to_array(to_tsvector(%(config)s::regconfig, %(text)s)) AS lexemes,
+           replace(plainto_tsquery(%(config)s::regconfig, %(text)s)::text, ' & ', ' | ')::tsquery AS any_of
+),
+scanned AS MATERIALIZED (
+    SELECT row_number() OVER () AS n, u.* FROM ({sources}) u
+),
+kept AS MATERIALIZED (
+    SELECT n, type, id, created_at, occurred_at, session_id, effective, search_vector, embedding,
+           embedding_version = %(version)s AND %(vector)s::halfvec IS NOT NULL AS has_vector
+    FROM scanned WHERE effective >= %(min_confidence)s AND NOT shadowed
+),
+mean AS MATERIALIZED (
+    SELECT avg(embedding) AS middle FROM kept WHERE has_vector AND %(mean_shift)s > 0
+),
+dense AS MATERIALIZED (
+    SELECT n, 1 - (embedding <=> %(vector)s::halfvec) AS cosine,
+           -(embedding <#> %(vector)s::halfvec)
+             + CASE WHEN middle IS NULL THEN 0 ELSE %(mean_shift)s * (embedding <#> middle) END AS nearness
+    FROM kept CROSS JOIN mean WHERE has_vector
+),
+matched AS MATERIALIZED (
+    SELECT kept.n, word.lexeme
+    FROM asked CROSS JOIN kept CROSS JOIN LATERAL unnest(kept.search_vector) AS word
+    WHERE kept.search_vector @@ asked.any_of AND word.lexeme = ANY (asked.lexemes)
+),
+total AS (SELECT count(*)::float8 AS n FROM kept),
+weighed AS MATERIALIZED (
+    SELECT wanted AS lexeme, ln(1 + (total.n - coalesce(seen.df, 0) + 0.5) / (coalesce(seen.df, 0) + 0.5)) AS idf
+    FROM asked CROSS JOIN unnest(asked.lexemes) AS wanted CROSS JOIN total
+    LEFT JOIN (SELECT lexeme, count(*)::float8 AS df FROM matched GROUP BY lexeme) seen ON seen.lexeme = wanted
+),
+whole AS (SELECT nullif(sum(idf), 0) AS idf FROM weighed),
+lexical AS MATERIALIZED (
+    SELECT matched.n, sum(weighed.idf) AS idf FROM matched JOIN weighed USING (lexeme) GROUP BY matched.n
+),
+signals AS (
+    SELECT kept.n, kept.type, kept.id, kept.created_at, kept.occurred_at, kept.session_id, kept.effective,
+           dense.cosine, dense.nearness,
+           coalesce(lexical.idf / sqrt(length(kept.search_vector)), 0) AS lexical,
+           coalesce(lexical.idf / whole.idf, 0) AS coverage
+    FROM kept CROSS JOIN whole LEFT JOIN dense USING (n) LEFT JOIN lexical USING (n)
+),
+scaled AS (
+    SELECT *,
+           coalesce((nearness - min(nearness) OVER ()) / nullif(max(nearness) OVER () - min(nearness) OVER (), 0),
+                    CASE WHEN nearness IS NULL THEN 0 ELSE 1 END) AS dense_scaled,
+           coalesce(lexical / nullif(max(lexical) OVER (), 0), 0) AS lexical_scaled,
+           CASE WHEN nearness IS NOT NULL THEN rank() OVER (ORDER BY nearness DESC NULLS LAST) END AS dense_rank,
+           CASE WHEN lexical > 0 THEN rank() OVER (ORDER BY lexical DESC) END AS lexical_rank
+    FROM signals
+),
+fused AS (
+    SELECT *, {fusion} AS own_score FROM scaled
+),
+smoothed AS (
+    SELECT *, own_score + {smoothing} AS fused FROM fused
+),
+gated AS MATERIALIZED (
+    SELECT * FROM smoothed WHERE {admitted} ORDER BY fused DESC, created_at DESC, id LIMIT %(gate)s
+)
+SELECT g.type, g.id, g.created_at, g.fused, g.cosine, g.lexical, g.coverage, g.dense_rank, g.lexical_rank,
+       g.effective, refs.last_referenced_at, coalesce(refs.reference_count, 0) AS reference_count,
+       (SELECT count(*) FROM scanned WHERE effective < %(min_confidence)s AND NOT shadowed
+          AND {also_relevant}) AS decayed,
+       (SELECT count(*) FROM scanned WHERE shadowed) AS shadowed,
+       {columns}
+FROM (SELECT 1) AS always
+LEFT JOIN gated g ON true
+LEFT JOIN memory.refs refs ON refs.tenant_id = %(tenant)s AND refs.type = g.type AND refs.id = g.id
+LEFT JOIN memory.facts f ON g.type = 'fact' AND f.tenant_id = %(tenant)s AND f.id = g.id
+LEFT JOIN memory.rules r ON g.type = 'rule' AND r.tenant_id = %(tenant)s AND r.id = g.id
+LEFT JOIN memory.episodes e ON g.type = 'episode' AND e.tenant_id = %(tenant)s AND e.id = g.id
+ORDER BY g.fused DESC, g.created_at DESC, g.id
+"""
+
+_FUSION = {
+    (SearchMode.SEMANTIC, Fusion.CONVEX): "coalesce(nearness, -2)",
+    (SearchMode.KEYWORD, Fusion.CONVEX): "lexical",
+    (SearchMode.HYBRID, Fusion.CONVEX): "%(dense_share)s * dense_scaled + (1 - %(dense_share)s) * lexical_scaled",
+    (SearchMode.HYBRID, Fusion.RRF): (
+        "coalesce(1.0::float8 / (%(k)s + dense_rank), 0) + coalesce(1.0::float8 / (%(k)s + lexical_rank), 0)"
+    ),
+}
+_ADMITTED = {
+    SearchMode.SEMANTIC: "nearness IS NOT NULL",
+    SearchMode.KEYWORD: "lexical > 0",
+    SearchMode.HYBRID: "nearness IS NOT NULL OR lexical > 0",
+}
+_SMOOTHING = """CASE WHEN type = 'episode' AND session_id IS NOT NULL THEN %(neighbours)s * (
+    coalesce(lag(own_score) OVER in_session, 0) + coalesce(lead(own_score) OVER in_session, 0)) ELSE 0 END"""
+
+# What a result shows, whichever table it is from.
+_COLUMNS = """
+    coalesce(f.content, r.content, e.content) AS content, f.subject, f.predicate,
+    coalesce(f.scope, r.scope, e.butler) AS scope,
+    coalesce(f.validity, r.status, e.state) AS state,
+    coalesce(f.permanence, r.permanence) AS permanence, r.maturity,
+    coalesce(f.source_kind, r.source_kind, e.source_kind) AS source_kind,
+    coalesce(f.importance, r.importance, e.importance) AS importance,
+    e.occurred_at, coalesce(f.last_confirmed_at, r.last_confirmed_at) AS last_confirmed_at,
+    coalesce(f.tags, r.tags, e.tags) AS tags, coalesce(f.metadata, r.metadata, e.metadata) AS metadata,
+    EXISTS (
+        SELECT 1 FROM memory.memory_links l
+        LEFT JOIN memory.facts of ON of.tenant_id = l.tenant_id
+            AND of.id = CASE WHEN l.source_id = g.id THEN l.target_id ELSE l.source_id END
+        LEFT JOIN memory.rules ol ON ol.tenant_id = l.tenant_id
+            AND ol.id = CASE WHEN l.source_id = g.id THEN l.target_id ELSE l.source_id END
+        WHERE l.tenant_id = %(tenant)s AND l.relation = 'contradicts'
+          AND ((l.source_type = g.type AND l.source_id = g.id) OR (l.target_type = g.type AND l.target_id = g.id))
+          AND coalesce(of.validity, ol.status) IN ('active', 'fading')
+    ) AS contested"""
+
+
+async def ranked(
+    conn: Conn,
+    tenant: str,
+    asked: Asked,
+    filters: Filters,
+    recipe: Recipe,
+    *,
+    mode: SearchMode,
+    gate: int,
+    text_config: str,
+) -> Found:
+    """The `gate` best rows for a question, best first, with the signals that made them so."""
+    statement = _statement(filters.types, mode, recipe)
+    found = await conn.execute(
+        statement,
+        _parameters(tenant, filters)
+        | {
+            "text": asked.text,
+            "vector": None if asked.vector is None else HalfVector(asked.vector),
+            "version": asked.version,
+            "config": text_config,
+            "gate": gate,
+            "k": recipe.k,
+            "dense_share": recipe.dense_share,
+            "mean_shift": recipe.mean_shift,
+            "neighbours": recipe.neighbours,
+        },
+    )
+    rows = await found.fetchall()
+    candidates = [_candidate(row) for row in rows if row["id"] is not None]
+    return Found(candidates, rows[0]["decayed"], rows[0]["shadowed"])
+
+
+def _statement(types: Sequence[MemoryType], mode: SearchMode, recipe: Recipe) -> str:
+    fusion = Fusion.CONVEX if mode is not SearchMode.HYBRID else recipe.fusion
+    # Smoothing adds to a score between 0 and 1; ranks and raw nearness are left as they are.
+    smooths = mode is SearchMode.HYBRID and fusion is Fusion.CONVEX and recipe.neighbours > 0
+    text = _RANK.format(
+        sources=_sources(types),
+        fusion=_FUSION[(mode, fusion)],
+        smoothing=_SMOOTHING if smooths else "0",
+        admitted=_ADMITTED[mode],
+        also_relevant="search_vector @@ (SELECT any_of FROM asked)",
+        columns=_COLUMNS,
+    )
+    if smooths:
+        window = "FROM fused WINDOW in_session AS (PARTITION BY type, session_id ORDER BY occurred_at, id)"
+        text = text.replace("AS fused FROM fused", f"AS fused {window}")
+    return text
+
+
+def _sources(types: Sequence[MemoryType]) -> str:
+    return " UNION ALL ".join(
+        _SCAN[kind].format(
+            common=_COMMON.format(when="m.occurred_at" if kind is MemoryType.EPISODE else "m.created_at"),
+            shadowed=_SHADOWED,
+        )
+        for kind in types
+    )
+
+
+def _parameters(tenant: str, filters: Filters) -> dict[str, Any]:
+    return {
+        "tenant": tenant,
+        "now": filters.now,
+        "scopes": list(filters.scopes) if filters.scopes else None,
+        "butlers": list(filters.butlers) if filters.butlers else None,
+        "min_confidence": filters.min_confidence,
+        "tags": Jsonb(list(filters.tags)) if filters.tags else None,
+        "subject": filters.subject_key,
+        "predicates": list(filters.predicate_keys) or None,
+        "since": filters.since,
+        "until": filters.until,
+        "valid_at": filters.valid_at,
+    }
+
+
+def _candidate(row: dict[str, Any]) -> Candidate:
+    return Candidate(
+        type=MemoryType(row["type"]),
+        id=row["id"],
+        created_at=row["created_at"],
+        fused=row["fused"],
+        cosine=row["cosine"],
+        lexical=row["lexical"],
+        coverage=row["coverage"],
+        dense_rank=row["dense_rank"],
+        lexical_rank=row["lexical_rank"],
+        effective_confidence=row["effective"],
+        last_referenced_at=row["last_referenced_at"],
+        row=row,
+    )
