@@ -13,8 +13,6 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from caller import Caller
-from ledger import check_ledger
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
@@ -28,6 +26,8 @@ from butler_memory.postgres.provision import Urls, new_passwords, provision
 from butler_memory.postgres.server import EmbeddedServer, ensure_running_now
 from butler_memory.security.principal import Principal
 from butler_memory.settings import Settings, load
+from caller import Caller
+from ledger import check_ledger
 
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_connections": "300"}
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from butler_memory.access import Access
 from butler_memory.domain.clock import Clock, system_clock
+from butler_memory.domain.ranking import Fusion, Recipe
 from butler_memory.embedding.lazy import LazyEmbedder
 from butler_memory.embedding.ports import Embedder
 from butler_memory.errors import ButlerMemoryError, SetupError
@@ -24,6 +25,8 @@ from butler_memory.postgres.database import Database, check_application
 from butler_memory.postgres.provision import ROLES, Urls, new_passwords, provision, urls_for
 from butler_memory.postgres.schema_version import schema_is_current
 from butler_memory.postgres.server import ensure_running
+from butler_memory.retrieval.reader import Reader
+from butler_memory.retrieval.references import References
 from butler_memory.settings import Settings
 from butler_memory.upkeep.late_vectors import embed_missing
 from butler_memory.writing.desk import Desk
@@ -39,6 +42,8 @@ log = logging.getLogger(__name__)
 class Engine:
     settings: Settings
     memory: Memory
+    reader: Reader
+    desk: Desk
     access: Access
     database: Database
     embedder: Embedder
@@ -68,8 +73,13 @@ async def open_engine(
         vectors = Vectors(embedder, database, settings.memory.retrieval.text_config)
         stack.push_async_callback(vectors.close)
         desk = Desk(database, vectors, settings.memory)
+        references = References(database)
+        stack.push_async_callback(references.close)
+        retrieval = settings.memory.retrieval
+        recipe = Recipe(fusion=Fusion(retrieval.fusion), k=retrieval.k)
+        reader = Reader(database, embedder, settings.memory, references, recipe)
         access = Access(database, clock, many_valued=settings.memory.facts.many_valued)
-        yield Engine(settings, Memory(desk, clock), access, database, embedder, urls, clock)
+        yield Engine(settings, Memory(desk, reader, clock), reader, desk, access, database, embedder, urls, clock)
 
 
 async def ready_database(settings: Settings, stack: AsyncExitStack, progress: Progress) -> Urls:

@@ -17,8 +17,10 @@ from butler_memory.domain.requests import (
     EditMemory,
     IngestBatch,
     OneMemory,
+    RecallMemories,
     Request,
     RestoreMemory,
+    SearchMemories,
     Stats,
     StoreEpisode,
     StoreFact,
@@ -29,6 +31,9 @@ from butler_memory.errors import ButlerMemoryError, Unavailable
 from butler_memory.postgres import memories, stats
 from butler_memory.postgres.changes import plain_json
 from butler_memory.postgres.database import Conn
+from butler_memory.retrieval import search
+from butler_memory.retrieval.reader import Reader
+from butler_memory.retrieval.search import Answer
 from butler_memory.security.principal import Principal, readable_scopes
 from butler_memory.writing import edit, episodes, facts, lifecycle, predicates, rules
 from butler_memory.writing.desk import Desk, Written, visible
@@ -40,9 +45,20 @@ RequestT = TypeVar("RequestT", bound=Request)
 class Memory:
     """The engine. Reads the clock once per call; takes raw arguments, answers in the shapes of appendix B."""
 
-    def __init__(self, desk: Desk, clock: Clock) -> None:
+    def __init__(self, desk: Desk, reader: Reader, clock: Clock) -> None:
         self._desk = desk
+        self._reader = reader
         self._clock = clock
+
+    async def search(self, who: Principal, arguments: Mapping[str, Any]) -> Json:
+        request = self._parse(SearchMemories, arguments)
+        answer = await search.search(self._reader, who, request, self._clock())
+        return _answer_shape(answer, request, explain=request.explain)
+
+    async def recall(self, who: Principal, arguments: Mapping[str, Any]) -> Json:
+        request = self._parse(RecallMemories, arguments)
+        answer = await search.recall(self._reader, who, request, self._clock())
+        return _answer_shape(answer, request, explain=request.explain)
 
     async def store_episode(self, who: Principal, arguments: Mapping[str, Any]) -> Json:
         request = self._parse(StoreEpisode, arguments)
@@ -93,7 +109,9 @@ class Memory:
             )
             return shape
 
-        return await self._desk.database.run(who.tenant, work)
+        found = await self._desk.database.run(who.tenant, work)
+        self._reader.references.bump(who.tenant, [(request.type, request.id)], now)
+        return found
 
     async def confirm(self, who: Principal, arguments: Mapping[str, Any]) -> Json:
         request = self._parse(ConfirmMemory, arguments)
@@ -153,6 +171,11 @@ def record_shape(memory: AnyMemory, now: datetime) -> Json:
             memory.confidence, memory.decay_rate, memory.last_confirmed_at, now
         )
     }
+
+
+def _answer_shape(answer: Answer, request: Request, *, explain: bool) -> Json:
+    shape: Json = plain_json(answer.as_dict(explain=explain))
+    return shape | {"request_context": request.request_context.given()}
 
 
 def _shape(written: Written, request: Request) -> Json:

@@ -67,8 +67,56 @@ class RuleSettings(Section):
     harmful_to_antipattern: Inversion = Inversion()
 
 
+class ScoreWeights(Section):
+    relevance: Share = 0.4
+    importance: Share = 0.3
+    recency: Share = 0.2
+    confidence: Share = 0.1
+
+    @model_validator(mode="after")
+    def _sum_is_one(self) -> Self:
+        total = self.relevance + self.importance + self.recency + self.confidence
+        if abs(total - 1.0) > 1e-6:
+            raise ValueError(f"the weights must add up to 1, not {total:g}")
+        return self
+
+
+class FloorSettings(Section):
+    relevance: Share = 0.25
+    of_best: Share = 0.6
+
+
+class Quotas(Section):
+    facts: Share = 0.60
+    rules: Share = 0.25
+    episodes: Share = 0.15
+
+    @model_validator(mode="after")
+    def _no_more_than_all(self) -> Self:
+        if self.facts + self.rules + self.episodes > 1.0 + 1e-9:
+            raise ValueError("the quotas must not add up to more than 1")
+        return self
+
+
 class RetrievalSettings(Section):
+    default_limit: Annotated[int, Field(ge=1, le=200)] = 20
+    default_mode: Literal["hybrid", "semantic", "keyword"] = "hybrid"
+    context_token_budget: Annotated[int, Field(ge=1, le=100_000)] = 3000
+    score_weights: ScoreWeights = ScoreWeights()
+    fusion: Literal["convex", "rrf"] = "convex"
+    k: PositiveInt = 60
+    gate: Annotated[int, Field(ge=1, le=1000)] = 50
+    floor: FloorSettings = FloorSettings()
+    quotas: Quotas = Quotas()
+    core_share: Share = 0.2
+    tokenizer: Literal["o200k_base", "wordpiece"] = "o200k_base"
     text_config: Annotated[str, Field(pattern=r"^[a-z_]{1,63}$")] = "english"
+
+
+class ButlerOverrides(Section):
+    """What one butler may have of its own."""
+
+    score_weights: ScoreWeights | None = None
 
 
 class MemorySettings(Section):
@@ -79,6 +127,11 @@ class MemorySettings(Section):
     facts: FactSettings = FactSettings()
     rules: RuleSettings = RuleSettings()
     retrieval: RetrievalSettings = RetrievalSettings()
+    butlers: dict[str, ButlerOverrides] = {}
+
+    def weights_of(self, butler: str) -> ScoreWeights:
+        own = self.butlers.get(butler)
+        return own.score_weights if own and own.score_weights else self.retrieval.score_weights
 
 
 class DatabaseSettings(Section):

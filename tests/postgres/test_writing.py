@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
-from caller import Caller, conflict, forbidden
-from conftest import Hands, MakePrincipal, OpenEngine, rows
 
 from butler_memory.bootstrap import Engine
-from butler_memory.domain.kinds import Cardinality, Permanence, Role
+from butler_memory.domain.kinds import Cardinality, EventType, MemoryType, Permanence, Role, Validity
 from butler_memory.domain.predicates import Predicate
+from butler_memory.domain.requests import StoreFact, parse
 from butler_memory.errors import Integrity, SetupError
+from butler_memory.postgres.changes import Author, Change, apply
 from butler_memory.postgres.provision import Urls
 from butler_memory.security.principal import Principal
+from butler_memory.writing.facts import store_fact
+from caller import Caller, conflict, forbidden
+from conftest import Hands, MakePrincipal, OpenEngine, owner_connection, rows
 
 pytestmark = pytest.mark.usefixtures("ledger")
 
@@ -143,18 +148,11 @@ async def test_f9_a_confirmation_makes_a_fading_fact_active(ask: Caller, hands: 
     assert await event_types(urls, first["id"]) == ["created", "faded", "confirmed"]
 
 
-async def fade(ask: Caller, fact: dict[str, object]) -> None:
+async def fade(ask: Caller, fact: dict[str, Any]) -> None:
     """What the decay sweep of a later issue will do, by the one way a memory changes."""
-    from uuid import UUID
-
-    from butler_memory.domain.kinds import EventType, MemoryType, Validity
-    from butler_memory.postgres.changes import Author, Change, apply
-
-    who, desk = ask.who, ask.memory._desk
-    memory_id = UUID(str(fact["id"]))
-    change = Change(MemoryType.FACT, memory_id, 2, EventType.FADED, {"validity": Validity.FADING})
-    author = Author(who.tenant, "job:decay_sweep", ask.memory._clock(), who.token_id)
-    await desk.database.run(who.tenant, lambda conn: apply(conn, author, [change]))
+    change = Change(MemoryType.FACT, UUID(fact["id"]), 2, EventType.FADED, {"validity": Validity.FADING})
+    author = Author(ask.who.tenant, "job:decay_sweep", ask.memory._clock(), ask.who.token_id)
+    await ask.memory._desk.database.run(ask.who.tenant, lambda conn: apply(conn, author, [change]))
 
 
 async def test_f5_attributes_given_explicitly_are_a_revision(ask: Caller, urls: Urls) -> None:
@@ -277,64 +275,47 @@ async def test_e6_keys_of_two_butlers_and_of_two_types_do_not_meet(ask: Caller, 
     assert [written["outcome"] for written in made] == ["created"] * 4
 
 
-async def test_f7_l1_evidence_is_linked_and_must_exist(ask: Caller, urls: Urls) -> None:
-    from uuid import UUID, uuid4
-
-    from butler_memory.domain.requests import StoreFact, parse
-    from butler_memory.writing.facts import store_fact
-
-    episode = await ask.episode("She said that she works at Acme")
+async def stored_with_evidence(ask: Caller, *episodes: UUID) -> dict[str, Any]:
+    """As consolidation will store it."""
     request = parse(StoreFact, {"subject": "user", "predicate": "employer", "content": "Acme"})
-    desk, now = ask.memory._desk, ask.memory._clock()
-    with pytest.raises(Integrity, check=lambda error: error.reason == "broken_link"):
-        await store_fact(desk, ask.who, request, now, [uuid4()])
-    assert await contents(urls) == [], "nothing of the refused write stays"
-    written = (await store_fact(desk, ask.who, request, now, [UUID(episode["id"])])).as_dict()
+    return (await store_fact(ask.memory._desk, ask.who, request, ask.memory._clock(), episodes)).as_dict()
+
+
+async def test_f7_l1_evidence_is_linked_both_ways(ask: Caller) -> None:
+    episode = await ask.episode("She said that she works at Acme")
+    written = await stored_with_evidence(ask, UUID(episode["id"]))
     shape = await ask.shape(written)
     assert shape["memory"]["source_episode_id"] == episode["id"]
     assert shape["provenance"] == [{"type": "episode", "id": episode["id"], "status": "available"}]
-    assert [x["id"] for x in shape["links"]["out"]] == [episode["id"]]
-    assert [x["relation"] for x in (await ask.shape(episode))["links"]["in"]] == ["derived_from"]
+    assert [(x["relation"], x["type"], x["id"]) for x in shape["links"]["out"]] == [
+        ("derived_from", "episode", episode["id"])
+    ]
+    assert [(x["relation"], x["type"], x["id"]) for x in (await ask.shape(episode))["links"]["in"]] == [
+        ("derived_from", "fact", written["id"])
+    ]
     await ask.forget(episode)
     assert (await ask.shape(written))["provenance"][0]["status"] == "forgotten"
-    await bury(urls, episode["id"], "expired")
-    assert (await ask.shape(written))["provenance"][0]["status"] == "expired"
-    await rows_none(urls, "UPDATE memory.episode_tombstones SET reason = 'erased'")
-    assert (await ask.shape(written))["provenance"][0]["status"] == "erased"
-    # A link to what is only a tombstone is whole (L1).
-    second = parse(StoreFact, {"subject": "user", "predicate": "hobby", "content": "chess"})
-    assert (await store_fact(desk, ask.who, second, now, [UUID(episode["id"])])).links
-    await unbury(urls, episode["id"])
 
 
-async def bury(urls: Urls, episode_id: str, reason: str) -> None:
-    """What cleanup will do: the row goes, a tombstone stays. Kept aside, so that the ledger finds it again."""
-    await rows_none(urls, "CREATE TABLE public.grave AS SELECT * FROM memory.episodes")
-    await rows_none(
-        urls,
-        "WITH gone AS (DELETE FROM memory.episodes WHERE id = %s RETURNING *)"
-        " INSERT INTO memory.episode_tombstones SELECT tenant_id, id, butler, session_id, occurred_at, created_at,"
-        " created_at, %s, 'digest' FROM gone",
-        episode_id,
-        reason,
-    )
+async def test_l1_a_link_to_nothing_is_refused_and_nothing_stays(ask: Caller, urls: Urls) -> None:
+    with pytest.raises(Integrity, check=lambda error: error.reason == "broken_link"):
+        await stored_with_evidence(ask, uuid4())
+    assert await contents(urls) == []
 
 
-async def unbury(urls: Urls, episode_id: str) -> None:
-    columns = await rows(
-        urls,
-        "SELECT string_agg(quote_ident(attname), ',') AS names FROM pg_attribute"
-        " WHERE attrelid = 'memory.episodes'::regclass AND attnum > 0 AND NOT attisdropped AND attgenerated = ''",
-    )
-    names = columns[0]["names"]
-    await rows_none(urls, f"INSERT INTO memory.episodes ({names}) SELECT {names} FROM public.grave")
-
-
-async def rows_none(urls: Urls, statement: str, *params: object) -> None:
-    from conftest import owner_connection
-
+@pytest.mark.parametrize("reason", ["expired", "forgotten", "erased"])
+async def test_e4_l1_a_link_to_a_tombstone_is_whole_and_says_what_became_of_it(
+    ask: Caller, urls: Urls, reason: str
+) -> None:
+    gone = uuid4()
     async with owner_connection(urls) as conn:
-        await conn.execute(statement, params)
+        await conn.execute(
+            "INSERT INTO memory.episode_tombstones (tenant_id, id, butler, occurred_at, created_at, deleted_at, reason,"
+            " digest) VALUES ('home', %s, 'health', now(), now(), now(), %s, 'x')",
+            [gone, reason],
+        )
+    written = await stored_with_evidence(ask, gone)
+    assert (await ask.shape(written))["provenance"] == [{"type": "episode", "id": str(gone), "status": reason}]
 
 
 async def test_f4_a_changed_predicate_moves_live_facts_to_new_slots(
@@ -396,6 +377,16 @@ async def test_f4_a_predicates_own_permanence_is_the_default(ask: Caller, admin:
     assert (await ask.row(await ask.fact("44", "shoe_size", permanence="volatile")))["permanence"] == "volatile"
     registry = await engine.memory.predicates(admin)
     assert registry.find("Shoe Size").permanence is Permanence.STABLE
+
+
+async def test_f4_an_undated_observation_keeps_its_day_when_its_predicate_is_changed(
+    ask: Caller, admin: Principal, engine: Engine, hands: Hands
+) -> None:
+    first = await ask.fact("80 kg", "weight")
+    heavier = Predicate("weight", Cardinality.MANY, temporal=True, permanence=Permanence.STABLE, builtin=False)
+    assert await engine.memory.set_predicate(admin, heavier) == 0
+    hands.pass_(hours=2)
+    assert (await ask.fact("80 kg", "weight"))["id"] == first["id"]
 
 
 class TestSingleValued:

@@ -17,7 +17,7 @@ from datetime import timedelta
 from butler_memory.bootstrap import is_loopback, open_engine
 from butler_memory.cli import model
 from butler_memory.cli.database import embedded_urls, named_urls
-from butler_memory.cli.findings import Finding, fail, from_error, ok, warn
+from butler_memory.cli.findings import Finding, Status, fail, from_error, ok, warn
 from butler_memory.embedding.lazy import LazyEmbedder
 from butler_memory.errors import ButlerMemoryError
 from butler_memory.postgres import access, stats
@@ -123,6 +123,8 @@ async def database(settings: Settings, progress: Progress) -> list[Finding]:
                 return [warn("database", "There is no database yet.", "'butler-memory up' or doctor --fix makes it.")]
             found.append(await _reached(urls))
             found += await _roles(urls)
+            if any(finding.status is Status.FAIL for finding in found):
+                return found
             if not await schema_is_current(urls):
                 return [*found, fail("schema", "The schema is not the one this version needs.", _MIGRATE)]
             found.append(ok("schema", f"revision {HEAD}"))

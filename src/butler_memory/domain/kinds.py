@@ -153,5 +153,11 @@ class Sensitivity(StrEnum):
     HIGH = "high"
 
 
+class SearchMode(StrEnum):
+    HYBRID = "hybrid"
+    SEMANTIC = "semantic"
+    KEYWORD = "keyword"
+
+
 LIVE_VALIDITY = frozenset({Validity.ACTIVE, Validity.FADING})
 LIVE_STATUS = frozenset({RuleStatus.ACTIVE, RuleStatus.FADING})

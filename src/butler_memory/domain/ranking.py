@@ -10,6 +10,7 @@ from uuid import UUID
 
 from butler_memory.domain.clock import days_between
 from butler_memory.domain.kinds import Maturity, MemoryType
+from butler_memory.settings import FloorSettings, ScoreWeights
 
 RECENCY_HALF_LIFE_DAYS = 30.0
 IMPORTANCE_SCALE = 10.0
@@ -21,12 +22,6 @@ MATURITY_WEIGHT = {
     Maturity.PROVEN: 1.15,
     Maturity.ANTI_PATTERN: 1.0,
 }
-
-
-class SearchMode(StrEnum):
-    HYBRID = "hybrid"
-    SEMANTIC = "semantic"
-    KEYWORD = "keyword"
 
 
 class Fusion(StrEnum):
@@ -46,22 +41,6 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Weights:
-    relevance: float = 0.4
-    importance: float = 0.3
-    recency: float = 0.2
-    confidence: float = 0.1
-
-
-@dataclass(frozen=True)
-class Floor:
-    """What is less relevant than this is not worth saying."""
-
-    relevance: float = 0.25
-    of_best: float = 0.6
-
-
-@dataclass(frozen=True)
 class Candidate:
     """A row with everything that ranking and rendering need."""
 
@@ -71,7 +50,7 @@ class Candidate:
     fused: float
     cosine: float | None
     lexical: float
-    coverage: float
+    coverage: float | None
     dense_rank: int | None
     lexical_rank: int | None
     effective_confidence: float
@@ -80,8 +59,12 @@ class Candidate:
 
     @property
     def absolute(self) -> float:
-        """The one signal that can be compared between questions: mean of cosine and covered IDF (S10)."""
-        return (max(0.0, self.cosine or 0.0) + self.coverage) / 2
+        """The one signal that can be compared between questions: mean of cosine and covered IDF (S10).
+
+        A question of stop words has no IDF to cover, a missing model no cosine: then the other one speaks alone.
+        """
+        given = [max(0.0, signal) for signal in (self.cosine, self.coverage) if signal is not None]
+        return sum(given) / len(given) if given else 0.0
 
     @property
     def maturity(self) -> Maturity | None:
@@ -100,7 +83,7 @@ def recency(last_referenced_at: datetime | None, created_at: datetime, now: date
     return float(2.0 ** (-days_between(last_referenced_at or created_at, now) / RECENCY_HALF_LIFE_DAYS))
 
 
-def above_floor(candidates: list[Candidate], floor: Floor) -> list[Candidate]:
+def above_floor(candidates: list[Candidate], floor: FloorSettings) -> list[Candidate]:
     """Silence is better than noise: an absolute bar, and one relative to the best."""
     if not candidates:
         return []
@@ -109,7 +92,7 @@ def above_floor(candidates: list[Candidate], floor: Floor) -> list[Candidate]:
     return [candidate for candidate in candidates if candidate.absolute >= bar]
 
 
-def by_composite(candidates: list[Candidate], weights: Weights, now: datetime) -> list[Scored]:
+def by_composite(candidates: list[Candidate], weights: ScoreWeights, now: datetime) -> list[Scored]:
     """The contract's formula inside the gate; relevance is the fused score, min-max over the gate (S2, S9)."""
     if not candidates:
         return []
@@ -124,7 +107,7 @@ def in_order(scored: list[Scored]) -> list[Scored]:
     return sorted(scored, key=lambda s: (-s.score, -s.candidate.created_at.timestamp(), s.candidate.id))
 
 
-def _scored(candidate: Candidate, relevance: float, weights: Weights, now: datetime) -> Scored:
+def _scored(candidate: Candidate, relevance: float, weights: ScoreWeights, now: datetime) -> Scored:
     signals = {
         "relevance": relevance,
         "importance": candidate.row["importance"] / IMPORTANCE_SCALE,

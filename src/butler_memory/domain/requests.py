@@ -12,7 +12,7 @@ import re
 import unicodedata
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from pydantic import (
@@ -27,13 +27,13 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from butler_memory.domain.kinds import MemoryType, Permanence, SourceKind
-from butler_memory.domain.text import key
+from butler_memory.domain.kinds import MemoryType, Permanence, SearchMode, SourceKind
 from butler_memory.domain.text import key
 from butler_memory.errors import InvalidInput, TooLarge
 
 CONTENT_BYTES = 32 * 1024
 METADATA_BYTES = 16 * 1024
+QUERY_BYTES = 8 * 1024
 METADATA_DEPTH = 32  # every reader and writer of JSON below us may recurse
 NAME_CHARS = 200  # subject and predicate
 # Both are part of a b-tree key of at most 2,704 bytes, and one character may become 18 when normalised.
@@ -342,6 +342,57 @@ class Stats(Request):
     scope: Scope | None = None
 
 
+def _not_none(types: list[MemoryType]) -> list[MemoryType]:
+    if not types:
+        raise PydanticCustomError("blank", "must name at least one of episode, fact, rule")
+    return list(dict.fromkeys(types))
+
+
+def _browse(query: str) -> str:
+    return query.strip()
+
+
+Query = Annotated[Text, _within(QUERY_BYTES), AfterValidator(_browse)]
+Limit = Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=200)]
+MinConfidence = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1, allow_inf_nan=False)]
+Types = Annotated[list[MemoryType], BeforeValidator(_json_text), AfterValidator(_not_none)]
+
+
+class SearchMemories(Request):
+    """A question, filters, or both; filters alone browse, newest first."""
+
+    query: Query = ""
+    types: Types = list(MemoryType)
+    scope: Scope | None = None
+    mode: SearchMode | None = None
+    limit: Limit | None = None
+    min_confidence: MinConfidence | None = None
+    tags: Tags = []
+    predicate: Name | None = None
+    subject: Name | None = None
+    since: When | None = None
+    until: When | None = None
+    valid_at: When | None = None
+    order: Literal["relevance", "composite"] = "relevance"
+    explain: bool = False
+
+
+class RecallMemories(Request):
+    topic: Annotated[Query, AfterValidator(_not_blank)]
+    scope: Scope | None = None
+    limit: Limit | None = None
+    min_confidence: MinConfidence | None = None
+    explain: bool = False
+
+
+class BuildContext(Request):
+    """An empty prompt is a session's start; one of any length works (C6, C9)."""
+
+    trigger_prompt: Text = ""
+    butler: Scope | None = None
+    token_budget: Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=100_000)] | None = None
+
+
 RequestT = TypeVar("RequestT", bound=BaseModel)
 
 # A session named by something else than a UUID gets one derived from its name.
@@ -392,7 +443,7 @@ def _unknown(model: type[BaseModel], where: tuple[int | str, ...]) -> str:
 def _said(error: ErrorDetails) -> str:
     context = error.get("ctx", {})
     match error["type"]:
-        case "enum":
+        case "enum" | "literal_error":
             return f"must be one of {context['expected']}"
         case "string_too_long":
             return f"is longer than {context['max_length']} characters"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os.path
 import re
 import unicodedata
 from functools import lru_cache
@@ -96,8 +95,8 @@ def _spelled_out(match: re.Match[str]) -> str:
 @lru_cache(maxsize=8192)
 def _stem(word: str) -> str:
     stem = cast(str, _STEMMER.stemWord(word))
-    lost = word.removeprefix(os.path.commonprefix([word, stem]))
-    return stem if _INFLECTION.fullmatch(lost) else word
+    kept = next((n for n, (a, b) in enumerate(zip(word, stem, strict=False)) if a != b), len(stem))
+    return stem if _INFLECTION.fullmatch(word[kept:]) else word
 
 
 _STEMMER = snowballstemmer.stemmer("english")

@@ -24,8 +24,8 @@ from typing import Any
 from pgvector import HalfVector
 from psycopg.types.json import Jsonb
 
-from butler_memory.domain.kinds import MemoryType
-from butler_memory.domain.ranking import Candidate, Fusion, Recipe, SearchMode
+from butler_memory.domain.kinds import MemoryType, SearchMode
+from butler_memory.domain.ranking import Candidate, Fusion, Recipe
 from butler_memory.embedding.ports import Vector
 from butler_memory.postgres.database import Conn
 
@@ -147,7 +147,7 @@ signals AS (
     SELECT kept.n, kept.type, kept.id, kept.created_at, kept.occurred_at, kept.session_id, kept.effective,
            dense.cosine, dense.nearness,
            coalesce(lexical.idf / sqrt(length(kept.search_vector)), 0) AS lexical,
-           coalesce(lexical.idf / whole.idf, 0) AS coverage
+           CASE WHEN whole.idf IS NOT NULL THEN coalesce(lexical.idf / whole.idf, 0) END AS coverage
     FROM kept CROSS JOIN whole LEFT JOIN dense USING (n) LEFT JOIN lexical USING (n)
 ),
 scaled AS (
@@ -313,3 +313,34 @@ def _candidate(row: dict[str, Any]) -> Candidate:
         last_referenced_at=row["last_referenced_at"],
         row=row,
     )
+
+
+async def newest(conn: Conn, tenant: str, filters: Filters, limit: int) -> Found:
+    """Filters without a question browse, newest first (S4)."""
+    statement = _BROWSE.format(sources=_sources(filters.types), columns=_COLUMNS)
+    found = await conn.execute(statement, _parameters(tenant, filters) | {"gate": limit})
+    rows = await found.fetchall()
+    return Found([_candidate(row) for row in rows if row["id"] is not None], rows[0]["decayed"], rows[0]["shadowed"])
+
+
+_BROWSE = """
+WITH scanned AS MATERIALIZED ({sources}),
+gated AS MATERIALIZED (
+    SELECT type, id, created_at, effective FROM scanned
+    WHERE effective >= %(min_confidence)s AND NOT shadowed
+    ORDER BY coalesce(occurred_at, created_at) DESC, id LIMIT %(gate)s
+)
+SELECT g.type, g.id, g.created_at, 0.0::float8 AS fused, NULL::float8 AS cosine, 0.0::float8 AS lexical,
+       NULL::float8 AS coverage, NULL::int AS dense_rank, NULL::int AS lexical_rank, g.effective,
+       refs.last_referenced_at, coalesce(refs.reference_count, 0) AS reference_count,
+       (SELECT count(*) FROM scanned WHERE effective < %(min_confidence)s AND NOT shadowed) AS decayed,
+       (SELECT count(*) FROM scanned WHERE shadowed) AS shadowed,
+       {columns}
+FROM (SELECT 1) AS always
+LEFT JOIN gated g ON true
+LEFT JOIN memory.refs refs ON refs.tenant_id = %(tenant)s AND refs.type = g.type AND refs.id = g.id
+LEFT JOIN memory.facts f ON g.type = 'fact' AND f.tenant_id = %(tenant)s AND f.id = g.id
+LEFT JOIN memory.rules r ON g.type = 'rule' AND r.tenant_id = %(tenant)s AND r.id = g.id
+LEFT JOIN memory.episodes e ON g.type = 'episode' AND e.tenant_id = %(tenant)s AND e.id = g.id
+ORDER BY coalesce(e.occurred_at, g.created_at) DESC, g.id
+"""

@@ -16,8 +16,8 @@ from butler_memory.domain.kinds import (
     WriteOutcome,
 )
 from butler_memory.domain.predicates import Registry
-from butler_memory.domain.records import Fact, Rule
-from butler_memory.domain.requests import EditMemory
+from butler_memory.domain.records import AnyMemory, Fact, Rule
+from butler_memory.domain.requests import EditMemory, session_uuid
 from butler_memory.domain.sentence import line_of_fact, one_line
 from butler_memory.domain.supersession import slot_of, with_decay_rate
 from butler_memory.domain.text import same_form
@@ -48,13 +48,15 @@ async def edit(desk: Desk, who: Principal, request: EditMemory, now: datetime) -
     ticket = await desk.vectors.soon(line)
 
     async def work(conn: Conn) -> Written:
+        await _queue_up(conn, tenant, before, content)
         memory = await changeable(conn, who, request.type, request.id)
         assert isinstance(memory, Fact | Rule)
         _require_editable(memory)
         attributes = _attributes(request, memory)
         if request.content is None or same_form(request.content) == same_form(memory.content or ""):
-            return await _revise(conn, desk, who, request, now, memory, attributes)
+            return await _revise(conn, desk, tenant, who, request, now, memory, attributes)
         ticket.require()
+        attributes |= _origin(who, request)
         if isinstance(memory, Fact):
             changes = await _corrected_fact(conn, desk, tenant, memory, content, attributes, now, ticket)
         else:
@@ -64,6 +66,15 @@ async def edit(desk: Desk, who: Principal, request: EditMemory, now: datetime) -
         return Written(memory.type, new.id, WriteOutcome.SUPERSEDED, "active", memory.id, new.links)
 
     return await desk.write(who.tenant, ticket, work)
+
+
+async def _queue_up(conn: Conn, tenant: Tenant, before: AnyMemory, content: str) -> None:
+    """Takes the locks that storing takes before it takes the row, as storing does: no ring of waiters."""
+    if isinstance(before, Fact):
+        await predicates.lock_predicates(conn, before.tenant_id, change=False)
+        await facts.lock_key(conn, before.tenant_id, before.subject_key, before.predicate_key)
+    else:
+        await rules.lock_meaning(conn, before.tenant_id, meaning_digest(content, tenant.digest_key))
 
 
 def _require_editable(memory: Fact | Rule) -> None:
@@ -86,9 +97,22 @@ def _attributes(request: EditMemory, memory: Fact | Rule) -> dict[str, Any]:
     return with_decay_rate(changed)
 
 
+def _origin(who: Principal, request: EditMemory) -> dict[str, Any]:
+    """The corrected row was written by whoever corrects it, on their word alone (F7)."""
+    session = request.request_context.session_id
+    return {
+        "source_kind": SourceKind.CORRECTED,
+        "source_butler": who.butler,
+        "source_episode_id": None,
+        "source_session_id": session_uuid(session) if session else None,
+        "request_id": request.request_context.request_id,
+    }
+
+
 async def _revise(
     conn: Conn,
     desk: Desk,
+    tenant: Tenant,
     who: Principal,
     request: EditMemory,
     now: datetime,
@@ -97,6 +121,8 @@ async def _revise(
 ) -> Written:
     if not values:
         return unchanged(memory)
+    if isinstance(memory, Fact) and "valid_from" in values:
+        values["slot"] = await _free_slot(conn, tenant, memory, memory.content or "", values["valid_from"], now)
     rate = values.get("decay_rate", memory.decay_rate)
     values = values | desk.decay_columns(memory.confidence, rate, memory.last_confirmed_at)
     change = Change(memory.type, memory.id, memory.version + 1, EventType.REVISED, values)
@@ -118,13 +144,30 @@ async def _corrected_fact(
     now: datetime,
     ticket: Ticket,
 ) -> list[Change]:
-    await facts.lock_key(conn, old.tenant_id, old.subject_key, old.predicate_key)
-    registry = Registry(await predicates.own_predicates(conn, old.tenant_id))
     values = _successor(old) | attributes
+    values |= {
+        "content": content,
+        "slot": await _free_slot(conn, tenant, old, content, values["valid_from"], now),
+        "confidence": 1.0,
+        "validity": Validity.ACTIVE,
+        "supersedes_id": old.id,
+        "superseded_at": None,
+        "created_at": now,
+        "last_confirmed_at": now,
+    }
+    values |= desk.decay_columns(1.0, values["decay_rate"], now)
+    return [retire(old, now), _created(desk, MemoryType.FACT, old, values, now, ticket)]
+
+
+async def _free_slot(
+    conn: Conn, tenant: Tenant, old: Fact, content: str, valid_from: datetime | None, now: datetime
+) -> str:
+    """The slot of the corrected fact; refused where another live fact holds it."""
+    registry = Registry(await predicates.own_predicates(conn, old.tenant_id), tenant.many_valued)
     slot = slot_of(
         registry.find(old.predicate_key),
         content,
-        valid_from=values["valid_from"],
+        valid_from=valid_from,
         now=now,
         secret=tenant.digest_key,
         many_valued=tenant.many_valued,
@@ -134,19 +177,7 @@ async def _corrected_fact(
     if twin:
         raise Conflict("Another live fact says this already.", reason="key_taken", live_id=str(twin.id),
                        recovery="Forget the wrong one instead.")  # fmt: skip
-    values |= {
-        "content": content,
-        "slot": slot,
-        "confidence": 1.0,
-        "validity": Validity.ACTIVE,
-        "source_kind": SourceKind.CORRECTED,
-        "supersedes_id": old.id,
-        "superseded_at": None,
-        "created_at": now,
-        "last_confirmed_at": now,
-    }
-    values |= desk.decay_columns(1.0, values["decay_rate"], now)
-    return [retire(old, now), _created(desk, MemoryType.FACT, old, values, now, ticket)]
+    return slot
 
 
 async def _corrected_rule(
@@ -161,13 +192,12 @@ async def _corrected_rule(
 ) -> list[Change]:
     """R9: a new candidate with counters at zero; the applications stay with the old row."""
     word_set = meaning_digest(content, tenant.digest_key)
-    await rules.lock_meaning(conn, old.tenant_id, word_set)
     known = await known_rule(conn, old.tenant_id, word_set, old.scope) if word_set != old.meaning else None
     if known and known.id != old.id:
         raise Conflict("A live rule says this already.", reason="key_taken", live_id=str(known.id),
                        recovery="Forget the wrong one instead.")  # fmt: skip
     values = _successor(old) | fresh_rule_values(content, word_set, old.scope, now) | attributes
-    values |= {"source_kind": SourceKind.CORRECTED, "supersedes_id": old.id}
+    values |= {"supersedes_id": old.id}
     values |= desk.decay_columns(values["confidence"], values["decay_rate"], now)
     retired = {"status": RuleStatus.SUPERSEDED, "superseded_at": now}
     return [

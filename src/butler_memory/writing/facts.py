@@ -245,6 +245,20 @@ class _Job:
         return digest(self.tenant.digest_key, "fact", self.who.butler, given) if given else None
 
 
+def current_slot(fact: Fact, predicate: Predicate, tenant: Tenant) -> str:
+    """Where a stored fact belongs by what its predicate means today (F4)."""
+    # An observation without a date of its own got the clock's: its slot is the day's.
+    dated = fact.valid_from != fact.created_at
+    return slot_of(
+        predicate,
+        fact.content or "",
+        valid_from=fact.valid_from if dated else None,
+        now=fact.created_at,
+        secret=tenant.digest_key,
+        many_valued=tenant.many_valued,
+    )
+
+
 def retire(old: Fact, now: datetime) -> Change:
     values = {"validity": Validity.SUPERSEDED, "superseded_at": now}
     return Change(MemoryType.FACT, old.id, old.version + 1, EventType.SUPERSEDED, values)

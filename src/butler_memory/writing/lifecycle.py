@@ -16,15 +16,17 @@ from butler_memory.domain.kinds import (
     Validity,
     WriteOutcome,
 )
+from butler_memory.domain.predicates import Registry
 from butler_memory.domain.records import AnyMemory, Episode, Fact, Rule
 from butler_memory.domain.requests import ConfirmMemory, OneMemory, RestoreMemory
 from butler_memory.errors import Conflict
-from butler_memory.postgres import facts, memories
+from butler_memory.postgres import facts, memories, predicates
+from butler_memory.postgres.access import Tenant
 from butler_memory.postgres.changes import Change, Link, apply
 from butler_memory.postgres.database import Conn
 from butler_memory.security.principal import Principal
 from butler_memory.writing.desk import Desk, Written, author_of, changeable, unchanged
-from butler_memory.writing.facts import retire, strengthen
+from butler_memory.writing.facts import current_slot, retire, strengthen
 from butler_memory.writing.rules import confirm_rule, known_rule
 
 FORGOTTEN = "forgotten"
@@ -96,6 +98,7 @@ def _retracted(memory: AnyMemory) -> dict[str, Any]:
 
 async def restore(desk: Desk, who: Principal, request: RestoreMemory, now: datetime) -> Written:
     author = author_of(who, request, now)
+    tenant = await desk.tenant(who.tenant)
 
     async def work(conn: Conn) -> Written:
         memory = await changeable(conn, who, request.type, request.id)
@@ -103,7 +106,7 @@ async def restore(desk: Desk, who: Principal, request: RestoreMemory, now: datet
             return unchanged(memory)
         match memory:
             case Fact():
-                changes = await _restored_fact(conn, desk, memory, request.replace, now)
+                changes = await _restored_fact(conn, desk, tenant, memory, request.replace, now)
             case Rule():
                 changes = await _restored_rule(conn, desk, memory, now)
             case Episode():
@@ -118,11 +121,14 @@ async def restore(desk: Desk, who: Principal, request: RestoreMemory, now: datet
     return await desk.database.run(who.tenant, work)
 
 
-async def _restored_fact(conn: Conn, desk: Desk, fact: Fact, replace: bool, now: datetime) -> list[Change]:
+async def _restored_fact(
+    conn: Conn, desk: Desk, tenant: Tenant, fact: Fact, replace: bool, now: datetime
+) -> list[Change]:
     lifecycle.check_fact_step(fact.validity, Validity.ACTIVE)
-    await facts.lock_key(conn, fact.tenant_id, fact.subject_key, fact.predicate_key)
-    on_key = await facts.live_on_key(conn, fact.tenant_id, fact.subject_key, fact.predicate_key, [fact.scope])
-    holder = next((other for other in on_key if other.slot == fact.slot), None)
+    place = await _place_of_today(conn, tenant, fact)
+    await facts.lock_key(conn, fact.tenant_id, fact.subject_key, place["predicate_key"])
+    on_key = await facts.live_on_key(conn, fact.tenant_id, fact.subject_key, place["predicate_key"], [fact.scope])
+    holder = next((other for other in on_key if other.slot == place["slot"]), None)
     if holder and not replace:
         raise Conflict(
             "Another live fact holds this subject and predicate.",
@@ -130,11 +136,20 @@ async def _restored_fact(conn: Conn, desk: Desk, fact: Fact, replace: bool, now:
             recovery="Call memory_restore with replace=true to supersede it, or leave it as it is.",
             live_id=str(holder.id),
         )
-    values = {"validity": Validity.ACTIVE, "superseded_at": None, "last_confirmed_at": now}
+    values = {**place, "validity": Validity.ACTIVE, "superseded_at": None, "last_confirmed_at": now}
     values |= desk.decay_columns(fact.confidence, fact.decay_rate, now)
     links = (Link(Relation.SUPERSEDES, MemoryType.FACT, holder.id),) if holder else ()
     back = Change(MemoryType.FACT, fact.id, fact.version + 1, EventType.RESTORED, values, links=links)
     return [retire(holder, now), back] if holder else [back]
+
+
+async def _place_of_today(conn: Conn, tenant: Tenant, fact: Fact) -> dict[str, str]:
+    """Its predicate may have changed while it was away; only live facts moved with it (F4)."""
+    await predicates.lock_predicates(conn, fact.tenant_id, change=False)
+    registry = Registry(await predicates.own_predicates(conn, fact.tenant_id), tenant.many_valued)
+    predicate = registry.find(fact.predicate_key)
+    name = predicate.name if tenant.many_valued else fact.predicate_key
+    return {"predicate_key": name, "slot": current_slot(fact, predicate, tenant)}
 
 
 async def _restored_rule(conn: Conn, desk: Desk, rule: Rule, now: datetime) -> list[Change]:

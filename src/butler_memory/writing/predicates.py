@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -10,7 +11,6 @@ from butler_memory.domain.kinds import EventType, MemoryType
 from butler_memory.domain.predicates import Predicate, Registry
 from butler_memory.domain.records import Fact
 from butler_memory.domain.requests import Request
-from butler_memory.domain.supersession import slot_of
 from butler_memory.domain.text import key
 from butler_memory.errors import Conflict
 from butler_memory.postgres import facts, predicates
@@ -19,6 +19,7 @@ from butler_memory.postgres.changes import Change, apply
 from butler_memory.postgres.database import Conn
 from butler_memory.security.principal import Principal, require_admin
 from butler_memory.writing.desk import Desk, author_of
+from butler_memory.writing.facts import current_slot
 
 
 async def registry(desk: Desk, who: Principal) -> Registry:
@@ -31,13 +32,14 @@ async def set_predicate(desk: Desk, who: Principal, entry: Predicate, request: R
     """Returns how many live facts got a new slot."""
     require_admin(who)
     tenant = await desk.tenant(who.tenant)
+    entry = replace(entry, name=key(entry.name), aliases=tuple(map(key, entry.aliases)))
 
     async def work(conn: Conn) -> int:
         await predicates.lock_predicates(conn, who.tenant, change=True)
         await predicates.set_predicate(conn, who.tenant, entry, now)
         if not tenant.many_valued:
             return 0
-        affected = await facts.live_of_predicates(conn, who.tenant, [entry.name, *map(key, entry.aliases)])
+        affected = await facts.live_of_predicates(conn, who.tenant, [entry.name, *entry.aliases])
         changes = _moves(affected, entry, tenant)
         await apply(conn, author_of(who, request, now), changes)
         return len(changes)
@@ -49,7 +51,7 @@ def _moves(affected: list[Fact], entry: Predicate, tenant: Tenant) -> list[Chang
     places: dict[tuple[str, str, str], list[Fact]] = defaultdict(list)
     changes = []
     for fact in affected:
-        slot = _slot(fact, entry, tenant)
+        slot = current_slot(fact, entry, tenant)
         places[(fact.scope, fact.subject_key, slot)].append(fact)
         moved: dict[str, Any] = {"slot": slot, "predicate_key": entry.name}
         if any(getattr(fact, name) != value for name, value in moved.items()):
@@ -63,14 +65,3 @@ def _moves(affected: list[Fact], entry: Predicate, tenant: Tenant) -> list[Chang
             fact_ids=crowded,
         )
     return changes
-
-
-def _slot(fact: Fact, entry: Predicate, tenant: Tenant) -> str:
-    return slot_of(
-        entry,
-        fact.content or "",
-        valid_from=fact.valid_from,
-        now=fact.created_at,
-        secret=tenant.digest_key,
-        many_valued=tenant.many_valued,
-    )

@@ -51,6 +51,8 @@ async def store_rule(
         await rules.lock_meaning(conn, who.tenant, word_set)
         known = await known_rule(conn, who.tenant, word_set, scope)
         if known:
+            if again:
+                await keys.claim(conn, who.tenant, again, MemoryType.RULE, known.id, now)
             said = await memories.said_in_session(conn, who.tenant, MemoryType.RULE, [known.id], author.session, SAID)
             if said and not derived:
                 return Written(MemoryType.RULE, known.id, WriteOutcome.DUPLICATE, known.condition)

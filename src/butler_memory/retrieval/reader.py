@@ -1,0 +1,51 @@
+"""What every read works with: the question's vector, the filters of the caller, and who is told what was read."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import datetime
+
+from butler_memory.domain.kinds import MemoryType
+from butler_memory.domain.ranking import Recipe
+from butler_memory.embedding.ports import Embedder
+from butler_memory.errors import Unavailable
+from butler_memory.postgres.database import Database
+from butler_memory.postgres.search import Asked, Filters
+from butler_memory.retrieval.references import References
+from butler_memory.security.principal import Principal, readable_scopes
+from butler_memory.settings import MemorySettings
+
+# A reader waits longer than a writer: an answer by keywords alone is worse than one a moment later.
+PATIENCE_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Reader:
+    database: Database
+    embedder: Embedder
+    settings: MemorySettings
+    references: References
+    recipe: Recipe
+
+    async def asked(self, text: str) -> Asked:
+        """The question with its vector, or without one if there is no model (S12)."""
+        try:
+            vector = (await asyncio.wait_for(self.embedder.embed([text]), PATIENCE_SECONDS))[0]
+        except (Unavailable, TimeoutError):
+            return Asked(text, None, self.embedder.version)
+        return Asked(text, vector, self.embedder.version)
+
+    def threshold(self, asked: float | None) -> float:
+        return self.settings.facts.retrieval_confidence_threshold if asked is None else asked
+
+
+def filters_for(
+    who: Principal, scope: str | None, types: tuple[MemoryType, ...], now: datetime, min_confidence: float
+) -> Filters:
+    """What this caller may look at: own scopes for facts and rules, own butler for episodes (S4)."""
+    scopes = readable_scopes(who, scope)
+    butlers = None if scopes is None else tuple(s for s in scopes if s != "global" and ":" not in s)
+    if scope == "global":
+        butlers = (who.butler,)
+    return Filters(types, scopes, butlers, now, min_confidence)

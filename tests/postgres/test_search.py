@@ -1,0 +1,181 @@
+"""Search and recall over a real database: exact, filtered before the limit, and never an error (S1 to S10)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from butler_memory.bootstrap import Engine
+from butler_memory.domain.kinds import Role
+from butler_memory.security.principal import Principal
+from conftest import Hands, MakePrincipal, OpenEngine
+
+NOTES = [
+    "The dentist appointment was moved to Friday morning",
+    "The garage code is 4711",
+    "Maria prefers casual birthday messages",
+    "The car needs winter tyres before November",
+    "Coffee beans are bought from the roaster on Hill Street",
+    "The dentist recommended a softer toothbrush",
+]
+
+
+async def note(engine: Engine, who: Principal, text: str, **more: Any) -> str:
+    written = await engine.memory.store_fact(who, {"subject": "user", "predicate": "note", "content": text, **more})
+    return str(written["id"])
+
+
+async def contents(engine: Engine, who: Principal, tool: str = "search", **arguments: Any) -> list[str]:
+    answer = await getattr(engine.memory, tool)(who, arguments)
+    return [result["content"] for result in answer["results"]]
+
+
+@pytest.fixture
+async def notes(engine: Engine, who: Principal) -> None:
+    for text in NOTES:
+        await note(engine, who, text)
+
+
+@pytest.mark.usefixtures("notes")
+async def test_s3_a_missing_word_does_not_empty_the_keyword_search(engine: Engine, who: Principal) -> None:
+    found = await contents(engine, who, query="When exactly is my dentist appointment, please?", mode="keyword")
+    assert found[0] == NOTES[0]
+    assert NOTES[1] not in found
+
+
+@pytest.mark.usefixtures("notes")
+@pytest.mark.parametrize(
+    "query",
+    [
+        "the of and",
+        "?!...",
+        "a & | ! <-> 'x' :* ()",
+        '"quoted" \\ back',
+        "🙂",
+        "歯医者の予約",
+        "it's o'clock & y'all",
+        "x" * 8000,
+    ],
+)
+async def test_odd_questions_are_answered_and_never_an_error(engine: Engine, who: Principal, query: str) -> None:
+    for mode in ("hybrid", "semantic", "keyword"):
+        answer = await engine.memory.search(who, {"query": query, "mode": mode})
+        assert answer["status"] == "ok"
+        if mode != "keyword":
+            assert len(answer["results"]) == len(NOTES)
+    assert (await engine.memory.recall(who, {"topic": query}))["status"] == "ok"
+
+
+@pytest.mark.usefixtures("notes")
+async def test_s4_filters_work_before_the_limit_and_alone_browse(engine: Engine, who: Principal) -> None:
+    await note(engine, who, "The old dentist retired", tags=["health"])
+    assert await contents(engine, who, query="dentist", tags=["health"], limit=1) == ["The old dentist retired"]
+    assert (await contents(engine, who, tags=["health"])) == ["The old dentist retired"]
+    assert len(await contents(engine, who, predicate="notes", limit=3)) == 3
+    assert await contents(engine, who, subject="Maria") == []
+
+
+async def test_s4_a_butler_sees_its_own_scopes_and_an_admin_all(engine: Engine, principal: MakePrincipal) -> None:
+    health, travel = await principal("health"), await principal("travel")
+    desk = await principal("desk", Role.ADMIN)
+    await note(engine, health, "Blood pressure is checked on Mondays", scope="health")
+    await note(engine, travel, "The passport expires in June", scope="travel")
+    assert await contents(engine, health, query="passport blood") == ["Blood pressure is checked on Mondays"]
+    assert len(await contents(engine, desk, query="passport blood", scope="*")) == 2
+
+
+async def test_s5_what_decayed_is_hidden_with_a_count_by_the_formula(
+    engine: Engine, who: Principal, hands: Hands
+) -> None:
+    await note(engine, who, "The umbrella is in the hall", permanence="standard")
+    hands.pass_(days=210)
+    answer = await engine.memory.search(who, {"query": "umbrella"})
+    assert (answer["results"], answer["hidden"]["decayed"]) == ([], 1)
+    assert await contents(engine, who, query="umbrella", min_confidence=0) == ["The umbrella is in the hall"]
+
+
+async def test_f12_a_nearer_fact_hides_the_global_one(engine: Engine, who: Principal) -> None:
+    await engine.memory.store_fact(who, {"subject": "user", "predicate": "tone", "content": "formal"})
+    await engine.memory.store_fact(
+        who, {"subject": "user", "predicate": "tone", "content": "casual", "scope": "health"}
+    )
+    answer = await engine.memory.search(who, {"query": "tone"})
+    assert [r["content"] for r in answer["results"]] == ["casual"]
+    assert answer["hidden"]["shadowed"] == 1
+
+
+@pytest.mark.usefixtures("notes")
+async def test_s7_reading_is_counted_and_kept_on_a_clean_close(engine: Engine, who: Principal) -> None:
+    answer = await engine.memory.search(who, {"query": "garage code", "limit": 1})
+    first = answer["results"][0]
+    await engine.reader.references.flush()
+    read = await engine.memory.get(who, {"type": "fact", "id": first["id"]})
+    assert read["memory"]["reference_count"] == 1
+
+
+@pytest.mark.usefixtures("notes")
+async def test_s8_a_result_explains_itself(engine: Engine, who: Principal) -> None:
+    answer = await engine.memory.recall(who, {"topic": "dentist appointment", "explain": True})
+    best = answer["results"][0]
+    assert best["content"] == NOTES[0]
+    assert set(best["signals"]) >= {"relevance", "importance", "recency", "confidence", "cosine", "coverage"}
+    assert best["ranks"]["keyword"] == 1
+    assert best["score_kind"] == "composite"
+
+
+@pytest.mark.usefixtures("notes")
+async def test_s10_recall_prefers_silence_to_noise(engine: Engine, who: Principal) -> None:
+    answer = await engine.memory.recall(who, {"topic": "quantum chromodynamics lattice"})
+    assert answer["results"] == []
+    assert answer["hidden"]["below_floor"] == len(NOTES)
+
+
+async def test_s12_without_a_model_search_goes_by_keywords_and_says_so(open_engine: OpenEngine) -> None:
+    from butler_memory.embedding.fake import FakeEmbedder
+
+    engine = await open_engine(FakeEmbedder(available=False))
+    secret, _ = await engine.access.create_token("home", "health", Role.BUTLER)
+    who = await engine.access.authenticate(secret)
+    await note(engine, who, NOTES[1])
+    answer = await engine.memory.recall(who, {"topic": "garage code"})
+    assert [r["content"] for r in answer["results"]] == [NOTES[1]]
+    assert answer["degraded"] == ["no_embedding_model"]
+
+
+async def test_the_hybrid_order_equals_a_brute_force_computation(engine: Engine, who: Principal) -> None:
+    """S1: exact, ties included; the same formula in numpy over the same rows."""
+    rng = np.random.default_rng(7)
+    words = [f"word{n}" for n in range(30)]
+    for _ in range(120):
+        await note(engine, who, " ".join(rng.choice(words, size=int(rng.integers(2, 7)), replace=False)))
+    query = "word1 word2 word3 word4"
+    answer = await engine.memory.search(who, {"query": query, "limit": 20})
+    everything = await engine.memory.search(who, {"limit": 200})
+    expected = await _brute_force(engine, query, everything["results"])
+    given = [(r["id"], r["score"]) for r in answer["results"]]
+    assert [score for _, score in given] == pytest.approx([expected[identity] for identity, _ in given], abs=HALF)
+    left_out = set(expected) - {identity for identity, _ in given}
+    assert max(expected[identity] for identity in left_out) <= given[-1][1] + HALF
+    assert given == sorted(given, key=lambda pair: (-pair[1], pair[0]))  # S6: one clock tick, so ties go by id
+
+
+# pgvector adds half-precision products in single precision.
+HALF = 1e-4
+
+
+async def _brute_force(engine: Engine, query: str, rows: list[dict[str, Any]]) -> dict[str, float]:
+    texts = [row["content"] for row in rows]
+    vectors = np.array([v.astype(np.float16) for v in await engine.embedder.embed(texts)], dtype=np.float64)
+    asked = (await engine.embedder.embed([query]))[0].astype(np.float16).astype(np.float64)
+    middle = vectors.mean(axis=0).astype(np.float16).astype(np.float64)
+    nearness = vectors @ asked - 0.5 * (vectors @ middle)
+    wanted = set(query.split())
+    bags = [set(text.split()) for text in texts]
+    frequency = {word: sum(word in bag for bag in bags) for word in wanted}
+    idf = {w: np.log(1 + (len(bags) - n + 0.5) / (n + 0.5)) for w, n in frequency.items()}
+    lexical = np.array([sum(idf[w] for w in bag & wanted) / np.sqrt(len(bag)) for bag in bags])
+    dense = (nearness - nearness.min()) / (nearness.max() - nearness.min())
+    fused = 0.5 * dense + 0.5 * lexical / lexical.max()
+    return {row["id"]: float(score) for row, score in zip(rows, fused, strict=True)}
