@@ -9,10 +9,12 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from types import UnionType
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
 
 import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -23,10 +25,21 @@ from butler_memory.errors import SetupError
 PREFIX = "BUTLER_MEMORY_"
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 PositiveInt = Annotated[int, Field(ge=1)]
+Secret = Annotated[str, Field(repr=False)]
+FURTHEST_CLOCK_OFFSET = timedelta(days=36_525)  # a century: beyond it, dates run out of their range
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _true_is_no_number(cls, values: Any) -> Any:
+        for name, value in values.items() if isinstance(values, dict) else ():
+            field = cls.model_fields.get(name)
+            if field and field.annotation in (int, float) and isinstance(value, bool):
+                raise ValueError(f"{name} must be a number, not true or false")
+        return values
 
 
 SectionT = TypeVar("SectionT", bound=Section)
@@ -51,9 +64,15 @@ class FactSettings(Section):
 
 
 class Promotion(Section):
-    min_successes: PositiveInt
-    min_effectiveness: Share
+    min_successes: PositiveInt = 5
+    min_effectiveness: Share = 0.6
     min_age_days: Annotated[float, Field(ge=0)] = 0
+
+
+class PromotionToProven(Promotion):
+    min_successes: PositiveInt = 15
+    min_effectiveness: Share = 0.8
+    min_age_days: Annotated[float, Field(ge=0)] = 30
 
 
 class Inversion(Section):
@@ -62,8 +81,8 @@ class Inversion(Section):
 
 
 class RuleSettings(Section):
-    promote_to_established: Promotion = Promotion(min_successes=5, min_effectiveness=0.6)
-    promote_to_proven: Promotion = Promotion(min_successes=15, min_effectiveness=0.8, min_age_days=30)
+    promote_to_established: Promotion = Promotion()
+    promote_to_proven: PromotionToProven = PromotionToProven()
     harmful_to_antipattern: Inversion = Inversion()
 
 
@@ -153,10 +172,10 @@ class Environment(Section):
     model_path: Path | None = None
     model_cache: Path
     host: str = "127.0.0.1"
-    database_url: str = ""
-    owner_url: str = ""
-    worker_url: str = ""
-    token: str = ""
+    database_url: Secret = ""
+    owner_url: Secret = ""
+    worker_url: Secret = ""
+    token: Secret = ""
     project: Annotated[str, Field(pattern=r"^([a-z0-9][a-z0-9._-]{0,62})?$")] = ""
     trigger_class: Literal["session", "maintenance"] = "session"
     clock_offset: timedelta = timedelta(0)
@@ -172,41 +191,62 @@ class Settings(Section):
         return self.butler.memory
 
 
-# Environment names that set one key of butler.toml; every other key is reached with double underscores,
+# Environment names outside [butler.memory]; each of its keys is reached by its path with double underscores,
 # e.g. BUTLER_MEMORY_EPISODES__DEFAULT_TTL_DAYS.
-_BUTLER_KEYS = {"PORT": ("port",), "NAME": ("name",), "DB_NAME": ("db", "name")}
+_BUTLER_KEYS = {"PORT": ("port",), "NAME": ("name",), "DESCRIPTION": ("description",), "DB_NAME": ("db", "name")}
+
+KeyPath = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """Where the values came from, so that a refusal can name the place to mend."""
+
+    file: str
+    memory_table: str = "butler.memory"
+    variables: Mapping[KeyPath, str] = field(default_factory=dict)
+
+    def of(self, where: KeyPath) -> str:
+        named = [name for path, name in self.variables.items() if _one_holds_the_other(path, where)]
+        dotted = ".".join((self.memory_table, *where[1:]) if where[:1] == ("memory",) else ("butler", *where))
+        return f"{', '.join(named) or self.file}: {dotted}"
 
 
 def load(file: Path | None = None, environ: Mapping[str, str] | None = None) -> Settings:
     """Read `file` (or the one BUTLER_MEMORY_CONFIG names, or ./butler.toml) and the environment over it."""
     environ = os.environ if environ is None else environ
-    path = _config_file(file, environ)
-    butler = _read_toml(path) if path else {}
+    # An empty variable is an unset one: as a path or a host it would mean "here" and "everywhere".
+    given = {name: text for name, text in environ.items() if name.startswith(PREFIX) and text}
+    path = _config_file(file, given.pop(f"{PREFIX}CONFIG", ""))
+    butler, memory_table = _read_toml(path) if path else ({}, "butler.memory")
     env: dict[str, Any] = {
         "data_dir": Path(platformdirs.user_data_dir("butler-memory", appauthor=False)),
         "model_cache": Path(platformdirs.user_cache_dir("butler-memory", appauthor=False)) / "models",
     }
-    _apply_environment(environ, butler, env)
-    where = str(path) if path else "defaults"
+    source = str(path) if path else "defaults"
+    variables = _apply_environment(given, butler, env)
+    origin = _Origin(source, memory_table, variables)
     return Settings(
-        butler=_validated(ButlerSettings, butler, where, "butler"),
-        env=_validated(Environment, env, "the environment", ""),
-        source=where,
+        butler=_validated(ButlerSettings, butler, origin.of),
+        env=_validated(Environment, env, lambda where: PREFIX + ".".join(where).upper()),
+        source=source,
     )
 
 
 def parse_offset(text: str) -> timedelta:
     """'+210d', '-3h', '90m' or '45s'."""
-    match = re.fullmatch(r"([+-]?)(\d+(?:\.\d+)?)([dhms])", text.strip())
+    match = re.fullmatch(r"([+-]?)([0-9]{1,12}(?:\.[0-9]{1,6})?)([dhms])", text.strip())
     if not match:
         raise SetupError(f"{PREFIX}CLOCK_OFFSET is not an offset.", recovery="Write it like '+210d', '-3h' or '90m'.")
     sign, number, unit = match.groups()
     seconds = float(number) * {"d": 86_400, "h": 3_600, "m": 60, "s": 1}[unit]
+    if seconds > FURTHEST_CLOCK_OFFSET.total_seconds():
+        raise SetupError(f"{PREFIX}CLOCK_OFFSET is out of range.", recovery="Stay within a hundred years.")
     return timedelta(seconds=-seconds if sign == "-" else seconds)
 
 
-def _config_file(file: Path | None, environ: Mapping[str, str]) -> Path | None:
-    named = file or (Path(environ[f"{PREFIX}CONFIG"]) if environ.get(f"{PREFIX}CONFIG") else None)
+def _config_file(file: Path | None, variable: str) -> Path | None:
+    named = file or (Path(variable) if variable else None)
     if named:
         if not named.is_file():
             raise SetupError(f"The settings file {named} does not exist.", recovery="Correct its path.")
@@ -215,87 +255,141 @@ def _config_file(file: Path | None, environ: Mapping[str, str]) -> Path | None:
     return local if local.is_file() else None
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def _read_toml(path: Path) -> tuple[dict[str, Any], str]:
+    """The keys of [butler], and the name of the table that its `memory` came from."""
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        document = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError, OSError) as error:  # bad TOML and bad UTF-8 are ValueErrors
         raise SetupError(f"{path} cannot be read as TOML: {error}", recovery="Correct the file.") from error
-    butler = dict(document.pop("butler", {}))
-    module = document.pop("modules", {}).get("memory")
-    if module is not None:  # the same keys inside a hosting butler
-        butler["memory"] = {**butler.get("memory", {}), **module}
+    butler = _table(path, document.pop("butler", {}), "butler")
+    modules = _table(path, document.pop("modules", {}), "modules")
     if document:
         key = next(iter(document))
         raise SetupError(
             f"{path}: unknown section [{key}].", recovery="Known sections are [butler] and [modules.memory]."
         )
-    return butler
+    if "memory" not in modules:
+        return butler, "butler.memory"
+    if "memory" in butler:
+        raise SetupError(
+            f"{path}: both [butler.memory] and [modules.memory] are there.", recovery="Keep one of the two."
+        )
+    return {**butler, "memory": modules["memory"]}, "modules.memory"  # the same keys inside a hosting butler
 
 
-def _apply_environment(environ: Mapping[str, str], butler: dict[str, Any], env: dict[str, Any]) -> None:
-    for name, text in environ.items():
-        if not name.startswith(PREFIX) or name == f"{PREFIX}CONFIG":
-            continue
+def _table(path: Path, value: Any, name: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise SetupError(f"{path}: {name} must be a table.", recovery=f"Write it as [{name}].")
+    return value
+
+
+def _apply_environment(given: Mapping[str, str], butler: dict[str, Any], env: dict[str, Any]) -> dict[KeyPath, str]:
+    """Puts each variable in its place; returns which variable set which key of butler.toml."""
+    set_by: dict[KeyPath, str] = {}
+    for name, text in given.items():
         rest = name.removeprefix(PREFIX)
         if rest.lower() in Environment.model_fields:
             env[rest.lower()] = parse_offset(text) if rest == "CLOCK_OFFSET" else text
         else:
             keys = _BUTLER_KEYS.get(rest) or ("memory", *rest.lower().split("__"))
             _set_deep(butler, keys, text, name)
+            set_by[keys] = name
+    return set_by
 
 
-def _set_deep(tree: dict[str, Any], keys: tuple[str, ...], text: str, name: str) -> None:
+def _set_deep(tree: dict[str, Any], keys: KeyPath, text: str, name: str) -> None:
+    kind: Any = ButlerSettings
+    for key in keys:
+        kind = _child(kind, key)
+    if kind is None or _model_in(kind):
+        raise SetupError(f"The environment variable {name} is unknown.", recovery=_known_variable(name))
     *path, last = keys
-    node: type[BaseModel] = ButlerSettings
     for key in path:
-        tree = tree.setdefault(key, {})
-        node = _section(node, key, name)
-    if last not in node.model_fields:
-        raise SetupError(f"The environment variable {name} is unknown.", recovery=_known(node, last))
+        below = tree.setdefault(key, {})
+        if not isinstance(below, dict):
+            return  # the file has a value where a table belongs, and is refused for it
+        tree = below
+    tree[last] = text if kind is str else _as_toml(text)
+
+
+def _as_toml(text: str) -> Any:
     try:
-        tree[last] = tomllib.loads(f"v = {text}")["v"]
-    except tomllib.TOMLDecodeError:  # a bare word is text
-        tree[last] = text
+        document = tomllib.loads(f"v = {text}")
+    except (ValueError, RecursionError):
+        return text  # a bare word is text
+    return document["v"] if len(document) == 1 else text
 
 
-def _section(node: type[BaseModel], key: str, name: str) -> type[BaseModel]:
-    field = node.model_fields.get(key)
-    if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
-        raise SetupError(f"The environment variable {name} is unknown.", recovery=_known(node, key))
-    return field.annotation
+def _child(annotation: Any, key: str) -> Any:
+    """The type of what `key` names inside a section, or inside a table of sections; None if nothing."""
+    if get_origin(annotation) is dict:
+        return get_args(annotation)[1]
+    model = _model_in(annotation)
+    found = model.model_fields.get(key) if model else None
+    return found.annotation if found else None
 
 
-def _validated(model: type[SectionT], values: dict[str, Any], where: str, root: str) -> SectionT:
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The section that a type is, or may be."""
+    inside = [annotation] if get_origin(annotation) is not UnionType else get_args(annotation)
+    return next((t for t in inside if isinstance(t, type) and issubclass(t, BaseModel)), None)
+
+
+def _validated(model: type[SectionT], values: dict[str, Any], place: Callable[[KeyPath], str]) -> SectionT:
     try:
         return model.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
-        raise SetupError(f"{where}: {_dotted(root, first)}: {_said(first)}.", recovery=_right(model, first)) from None
-
-
-def _dotted(root: str, error: ErrorDetails) -> str:
-    return ".".join(str(part) for part in (root, *error["loc"]) if part)
+        where = tuple(str(part) for part in first["loc"])
+        raise SetupError(f"{place(where)}: {_said(first)}.", recovery=_right(model, where, first["type"])) from None
 
 
 def _said(error: ErrorDetails) -> str:
-    return "unknown key" if error["type"] == "extra_forbidden" else error["msg"].removeprefix("Value error, ")
+    match error["type"]:
+        case "extra_forbidden":
+            return "unknown key"
+        case "model_type":
+            return "must be a table"
+        case _:
+            return error["msg"].removeprefix("Value error, ")
 
 
-def _right(model: type[BaseModel], error: ErrorDetails) -> str:
-    if error["type"] != "extra_forbidden":
+def _right(model: type[BaseModel], where: KeyPath, kind: str) -> str:
+    if kind != "extra_forbidden":
         return "Correct the value; docs/settings.md lists every key with its default."
-    *path, last = [str(part) for part in error["loc"]]
-    node: type[BaseModel] = model
-    for key in path:
-        annotation = node.model_fields[key].annotation
-        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
-            break
-        node = annotation
-    return _known(node, last)
+    annotation: Any = model
+    for key in where[:-1]:
+        annotation = _child(annotation, key)
+    section = _model_in(annotation)
+    known = sorted(section.model_fields) if section else []
+    return f"{_did_you_mean(where[-1], known)}Known keys here: {', '.join(known)}."
 
 
-def _known(node: type[BaseModel], wrong: str) -> str:
-    keys = sorted(node.model_fields)
-    close = difflib.get_close_matches(wrong, keys, n=1)
-    hint = f"Did you mean '{close[0]}'? " if close else ""
-    return f"{hint}Known keys here: {', '.join(keys)}."
+def _known_variable(name: str) -> str:
+    known = [known.removeprefix(PREFIX) for known in variables()]
+    return f"{_did_you_mean(name.removeprefix(PREFIX), known, PREFIX)}docs/settings.md lists every variable."
+
+
+def variables() -> list[str]:
+    """Every environment variable that has a fixed name."""
+    keys = [*Environment.model_fields, "config", *_BUTLER_KEYS, *("__".join(p) for p in _leaves(MemorySettings))]
+    return [PREFIX + key.upper() for key in keys]
+
+
+def _leaves(model: type[BaseModel]) -> Iterator[KeyPath]:
+    for name, field_ in model.model_fields.items():
+        below = _model_in(field_.annotation)
+        if below:
+            yield from ((name, *path) for path in _leaves(below))
+        elif get_origin(field_.annotation) is not dict:
+            yield (name,)
+
+
+def _did_you_mean(wrong: str, known: list[str], prefix: str = "") -> str:
+    close = difflib.get_close_matches(wrong, known, n=1)
+    return f"Did you mean '{prefix}{close[0]}'? " if close else ""
+
+
+def _one_holds_the_other(one: KeyPath, other: KeyPath) -> bool:
+    shorter = min(len(one), len(other))
+    return one[:shorter] == other[:shorter]

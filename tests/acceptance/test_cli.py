@@ -59,7 +59,7 @@ class Cli:
         return ended
 
     def ok(self, *words: str, **environ: str) -> Any:
-        ended = self(*words, "--json", **environ)
+        ended = self(*words, "--json", stdin=b"", **environ)
         assert ended.code == 0, ended
         return ended.json
 
@@ -168,8 +168,6 @@ def test_errors_go_to_stderr_as_message_and_recovery(cli: Cli) -> None:
     [
         (("stats", "--tenant", "nobody"), app.NOT_FOUND, "not_found"),
         (("token", "revoke", str(uuid4())), app.NOT_FOUND, "not_found"),
-        (("remember", "x", "--importance", "11"), app.USAGE, "invalid_input"),
-        (("list", "--scope", "BAD"), app.USAGE, "invalid_input"),
     ],
 )
 def test_the_engines_errors_have_their_shape_and_exit_code(
@@ -277,12 +275,11 @@ def test_doctor_says_that_the_port_is_taken_and_the_server_gone(cli: Cli) -> Non
 def test_an_unknown_environment_key_stops_every_command(cli: Cli) -> None:
     ended = cli("list", "--json", BUTLER_MEMORY_EPISODES__DEFAULT_TTL_DAYZ="3")
     assert (ended.code, ended.json["error"]) == (app.UNAVAILABLE, "setup")
-    assert "default_ttl_days" in ended.json["recovery"]
+    assert "default_ttl_days" in ended.json["recovery"].lower()
 
 
 def test_bytes_that_are_no_text_are_refused(cli: Cli) -> None:
-    ended = cli("remember", os.fsdecode(b"\xff\xfe"))
-    assert ended.code == app.USAGE
+    assert cli("remember", os.fsdecode(b"\xff\xfe")).code == app.USAGE
     assert cli("remember", "-", "--json", stdin=b"\xff\xfe").json["error"] == "invalid_input"
 
 

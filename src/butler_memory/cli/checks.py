@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import shlex
+import socket
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -78,17 +79,21 @@ _UNSHIFT = "Unset BUTLER_MEMORY_CLOCK_OFFSET."
 
 def port(settings: Settings) -> Finding:
     """Free, or served by us."""
-    from butler_memory.serve import listening
-
     host, number = settings.env.host, settings.butler.port
     health = _health(host, number)
     if health:
         return health
-    try:
-        with listening(host, number):
-            return ok("port", f"{host}:{number} is free")
-    except ButlerMemoryError as error:
-        return from_error("port", error)
+    # As serve.listening does; importing that would bring the whole MCP server, a second of waiting.
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, number))
+        except OSError as error:
+            return fail("port", f"Cannot listen on {host}:{number}: {error.strerror}.", _OTHER_PORT)
+    return ok("port", f"{host}:{number} is free")
+
+
+_OTHER_PORT = "Stop the program that has it, or choose another --port (BUTLER_MEMORY_PORT) or --host."
 
 
 def _health(host: str, number: int) -> Finding | None:

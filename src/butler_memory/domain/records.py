@@ -22,7 +22,7 @@ from butler_memory.domain.kinds import (
     SourceKind,
     Validity,
 )
-from butler_memory.domain.sentence import line_of_fact
+from butler_memory.domain.sentence import line_of_fact, one_line
 
 
 class FromRow:
@@ -57,6 +57,10 @@ class Episode(FromRow):
     metadata: dict[str, Any]
 
     type = MemoryType.EPISODE
+
+    @property
+    def line(self) -> str:
+        return one_line(self.content or "")
 
     @property
     def condition(self) -> str:
@@ -154,6 +158,10 @@ class Rule(FromRow):
     metadata: dict[str, Any]
 
     type = MemoryType.RULE
+
+    @property
+    def line(self) -> str:
+        return one_line(self.content or "")
 
     @property
     def condition(self) -> str:

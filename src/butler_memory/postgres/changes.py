@@ -59,6 +59,7 @@ class Indexed:
     vector: np.ndarray[Any, np.dtype[np.float32]] | None
     version: str
     text_config: str
+    keeps_vector: bool = False  # only words around the same text changed: its vector stays right
 
 
 @dataclass(frozen=True)
@@ -141,10 +142,14 @@ async def _update(
 def _indexed_columns(indexed: Indexed, values: dict[str, Any]) -> dict[str, sql.Composable]:
     """Adds what search reads. Stripped of positions, a text vector keeps the row in one page (DESIGN 2)."""
     values["_text"], values["_config"] = indexed.text, indexed.text_config
+    text: dict[str, sql.Composable] = {
+        "search_vector": sql.SQL("strip(to_tsvector(%(_config)s::regconfig, %(_text)s))")
+    }
+    if indexed.keeps_vector:
+        return text
     values["embedding"] = None if indexed.vector is None else HalfVector(indexed.vector)
     values["embedding_version"] = indexed.version if indexed.vector is not None else None
-    return {
-        "search_vector": sql.SQL("strip(to_tsvector(%(_config)s::regconfig, %(_text)s))"),
+    return text | {
         "embedding": sql.Placeholder("embedding"),
         "embedding_version": sql.Placeholder("embedding_version"),
     }

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from butler_memory.domain.kinds import MemoryType
-from butler_memory.domain.records import AnyMemory, Fact
-from butler_memory.domain.sentence import one_line
 from butler_memory.embedding.ports import Embedder
 from butler_memory.postgres import access, memories
 from butler_memory.postgres.database import Conn, Database
@@ -27,7 +25,7 @@ async def _one_batch(database: Database, embedder: Embedder, tenant: str, kind: 
     waiting = await database.run(tenant, lambda conn: memories.without_vector(conn, tenant, kind, BATCH))
     if not waiting:
         return 0
-    vectors = await embedder.embed([text_of(memory) for memory in waiting])
+    vectors = await embedder.embed([memory.line for memory in waiting])
 
     async def store(conn: Conn) -> None:
         for memory, vector in zip(waiting, vectors, strict=True):
@@ -35,7 +33,3 @@ async def _one_batch(database: Database, embedder: Embedder, tenant: str, kind: 
 
     await database.run(tenant, store)
     return len(waiting)
-
-
-def text_of(memory: AnyMemory) -> str:
-    return memory.line if isinstance(memory, Fact) else one_line(memory.content or "")

@@ -125,7 +125,8 @@ async def _revise(
         values["slot"] = await _free_slot(conn, tenant, memory, memory.content or "", values["valid_from"], now)
     rate = values.get("decay_rate", memory.decay_rate)
     values = values | desk.decay_columns(memory.confidence, rate, memory.last_confirmed_at)
-    change = Change(memory.type, memory.id, memory.version + 1, EventType.REVISED, values)
+    indexed = desk.vectors.retagged(memory, values["tags"]) if "tags" in values else None
+    change = Change(memory.type, memory.id, memory.version + 1, EventType.REVISED, values, indexed=indexed)
     await apply(conn, author_of(who, request, now), [change])
     return Written(memory.type, memory.id, WriteOutcome.CONFIRMED, memory.condition)
 
@@ -215,6 +216,6 @@ def _created(
         1,
         EventType.CREATED,
         values,
-        indexed=desk.vectors.indexed(ticket),
+        indexed=desk.vectors.indexed(ticket, values["tags"]),
         links=(Link(Relation.SUPERSEDES, kind, old.id),),
     )

@@ -57,7 +57,12 @@ async def _store(
             return earlier
         values = _values(request, butler, now, desk.settings.episodes)
         change = Change(
-            MemoryType.EPISODE, episode_id, 1, EventType.CREATED, values, indexed=desk.vectors.indexed(ticket)
+            MemoryType.EPISODE,
+            episode_id,
+            1,
+            EventType.CREATED,
+            values,
+            indexed=desk.vectors.indexed(ticket, request.tags),
         )
         await apply(conn, author_of(who, request, now, request.session), [change])
         if key:

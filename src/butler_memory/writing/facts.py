@@ -189,7 +189,7 @@ class _Job:
             1,
             EventType.CREATED,
             values,
-            indexed=self.desk.vectors.indexed(self.ticket),
+            indexed=self.desk.vectors.indexed(self.ticket, values["tags"]),
             links=links,
         )
         await apply(conn, self.author, [change])
@@ -276,4 +276,5 @@ def strengthen(desk: Desk, fact: Fact, now: datetime, *, confirm: bool, changes:
         values.get("last_confirmed_at", fact.last_confirmed_at),
     )
     event = EventType.CONFIRMED if confirm else EventType.REVISED
-    return Change(MemoryType.FACT, fact.id, fact.version + 1, event, values)
+    indexed = desk.vectors.retagged(fact, values["tags"]) if "tags" in values else None
+    return Change(MemoryType.FACT, fact.id, fact.version + 1, event, values, indexed=indexed)

@@ -131,7 +131,13 @@ def _new_rule(
     }
     values |= desk.decay_columns(request.confidence, rate, now)
     return Change(
-        MemoryType.RULE, new_id(now), 1, EventType.CREATED, values, indexed=desk.vectors.indexed(ticket), links=links
+        MemoryType.RULE,
+        new_id(now),
+        1,
+        EventType.CREATED,
+        values,
+        indexed=desk.vectors.indexed(ticket, request.tags),
+        links=links,
     )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from butler_memory.domain.kinds import MemoryType
+from butler_memory.domain.records import AnyMemory
 from butler_memory.embedding.ports import Embedder, Vector
 from butler_memory.errors import ButlerMemoryError, Unavailable
 from butler_memory.postgres import memories
@@ -73,8 +74,12 @@ class Vectors:
         if not ticket.task.done():
             raise Unavailable("The embedding model is too busy.", reason="embedding_timeout")
 
-    def indexed(self, ticket: Ticket) -> Indexed:
-        return Indexed(ticket.text, ticket.vector, self.version, self._text_config)
+    def indexed(self, ticket: Ticket, tags: Sequence[str]) -> Indexed:
+        return Indexed(_searched(ticket.text, tags), ticket.vector, self.version, self._text_config)
+
+    def retagged(self, memory: AnyMemory, tags: Sequence[str]) -> Indexed:
+        """New tags for the same text."""
+        return Indexed(_searched(memory.line, tags), None, self.version, self._text_config, keeps_vector=True)
 
     def catch_up(self, tenant: str, kind: MemoryType, memory_id: UUID, ticket: Ticket) -> None:
         """After a write that went without: store the vector as soon as it is there."""
@@ -110,3 +115,8 @@ class Vectors:
         self._late.discard(task)
         if not task.cancelled() and task.exception() is not None and not isinstance(task.exception(), Unavailable):
             log.error("embedding failed: %s", type(task.exception()).__name__)
+
+
+def _searched(line: str, tags: Sequence[str]) -> str:
+    """A memory is found by its tags too (aliases, topics); only its line has a vector and is printed."""
+    return " ".join([line, *(tag.replace("_", " ").replace("-", " ") for tag in tags)])
