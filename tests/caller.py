@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from butler_memory.errors import ButlerMemoryError, Conflict, Forbidden, InvalidInput, NotFound
+from butler_memory.errors import Conflict, Forbidden, InvalidInput
 from butler_memory.memory import Memory
 from butler_memory.security.principal import Principal
 
@@ -80,11 +80,3 @@ def forbidden(reason: str) -> AbstractContextManager[pytest.ExceptionInfo[Forbid
 
 def refused(reason: str) -> AbstractContextManager[pytest.ExceptionInfo[InvalidInput]]:
     return pytest.raises(InvalidInput, check=lambda error: error.reason == reason)
-
-
-def not_found() -> AbstractContextManager[pytest.ExceptionInfo[NotFound]]:
-    return pytest.raises(NotFound, check=lambda error: error.field == "id")
-
-
-def same_answer(one: ButlerMemoryError, other: ButlerMemoryError) -> bool:
-    return one.as_dict() == other.as_dict()

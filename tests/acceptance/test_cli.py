@@ -13,7 +13,6 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
-from uuid import uuid4
 
 import psycopg
 import pytest
@@ -26,6 +25,7 @@ from butler_memory.errors import ButlerMemoryError
 from butler_memory.postgres.server import EmbeddedServer, ensure_running_now
 
 DOCS = Path(__file__).parents[2] / "docs" / "cli.md"
+NOBODY = "018f0000-0000-7000-8000-000000000000"
 HOSTILE = "[red]boo[/red] \x1b[31mRED\x1b]0;title\x07 \u202etxt.exe :smile: naïve 🏔"
 
 
@@ -136,13 +136,13 @@ def test_output_survives_a_terminal_without_unicode(cli: Cli, hostile: str) -> N
 
 
 USAGE: list[tuple[str, ...]] = [
-    ("get", "thing", str(uuid4())),
+    ("get", "thing", NOBODY),
     ("get", "fact", "not-a-uuid"),
     ("list", "episodes", "--state", "fading"),
     ("list", "--state", "nonsense"),
     ("remember",),
     ("remember", "x", "--rule", "--episode"),
-    ("edit", "episode", str(uuid4()), "--content", "x"),
+    ("edit", "episode", NOBODY, "--content", "x"),
     ("predicates", "set", "hobby"),
     ("no-such-command",),
 ]
@@ -157,7 +157,7 @@ def test_bad_words_are_usage_errors(cli: Cli, arguments: tuple[str, ...]) -> Non
 
 
 def test_errors_go_to_stderr_as_message_and_recovery(cli: Cli) -> None:
-    ended = cli("get", "fact", str(uuid4()))
+    ended = cli("get", "fact", NOBODY)
     assert (ended.code, ended.out) == (app.NOT_FOUND, "")
     assert "There is no fact with this id." in ended.err
     assert "Check type and id" in ended.err
@@ -167,7 +167,7 @@ def test_errors_go_to_stderr_as_message_and_recovery(cli: Cli) -> None:
     ("arguments", "code", "error"),
     [
         (("stats", "--tenant", "nobody"), app.NOT_FOUND, "not_found"),
-        (("token", "revoke", str(uuid4())), app.NOT_FOUND, "not_found"),
+        (("token", "revoke", NOBODY), app.NOT_FOUND, "not_found"),
     ],
 )
 def test_the_engines_errors_have_their_shape_and_exit_code(

@@ -63,7 +63,7 @@ def test_e7_an_episode_is_forgotten_and_restored() -> None:
     assert {(a.value, b.value) for a, b in EPISODE_STEPS} == steps("active -> retracted\nretracted -> active")
 
 
-@pytest.mark.parametrize(("before", "after"), product(Validity, Validity))
+@pytest.mark.parametrize(("before", "after"), list(product(Validity, Validity)))
 def test_f2_any_other_step_of_a_fact_is_an_integrity_error(before: Validity, after: Validity) -> None:
     if (before, after) in FACT_STEPS:
         check_fact_step(before, after)
@@ -74,7 +74,7 @@ def test_f2_any_other_step_of_a_fact_is_an_integrity_error(before: Validity, aft
     assert refused.value.reason == "illegal_transition"
 
 
-@pytest.mark.parametrize(("before", "after"), product(RuleStatus, RuleStatus))
+@pytest.mark.parametrize(("before", "after"), list(product(RuleStatus, RuleStatus)))
 def test_r1_any_other_step_of_a_rule_is_an_integrity_error(before: RuleStatus, after: RuleStatus) -> None:
     if (before, after) in RULE_STEPS:
         check_rule_step(before, after)
@@ -83,7 +83,7 @@ def test_r1_any_other_step_of_a_rule_is_an_integrity_error(before: RuleStatus, a
         check_rule_step(before, after)
 
 
-@pytest.mark.parametrize(("before", "after"), product(EpisodeState, EpisodeState))
+@pytest.mark.parametrize(("before", "after"), list(product(EpisodeState, EpisodeState)))
 def test_e7_any_other_step_of_an_episode_is_an_integrity_error(before: EpisodeState, after: EpisodeState) -> None:
     if before is not after:
         check_episode_step(before, after)
@@ -92,7 +92,7 @@ def test_e7_any_other_step_of_an_episode_is_an_integrity_error(before: EpisodeSt
         check_episode_step(before, after)
 
 
-@pytest.mark.parametrize(("before", "after"), product(ConsolidationStatus, ConsolidationStatus))
+@pytest.mark.parametrize(("before", "after"), list(product(ConsolidationStatus, ConsolidationStatus)))
 def test_e2_any_other_consolidation_step_is_an_integrity_error(
     before: ConsolidationStatus, after: ConsolidationStatus
 ) -> None:

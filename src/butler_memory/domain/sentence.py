@@ -42,7 +42,7 @@ _FINITE_VERBS = frozenset(
     ).split()
 )
 # After one of these the plain form is a verb ("I like tea"); after an article it may be a noun ("the drink list").
-_PLAIN_FORM_OPENERS = frozenset("i we they you".split())
+_PERSONS = frozenset("i we they you he she".split())
 _PLAIN_FORMS = frozenset(
     (
         "like love hate dislike prefer want need work live own use take go play speak drive read eat drink plan "
@@ -89,7 +89,7 @@ def _is_sentence(content: str, subject: str) -> bool:
     if len(words) < 3:
         return False
     first, second = words[:2]
-    if first in _PLAIN_FORM_OPENERS and second in _PLAIN_FORMS:
+    if first in _PERSONS and second in _PLAIN_FORMS:
         return True
     opens = first in _OPENERS or first.removesuffix("'s") in key(subject).split("_")
     return opens and any(w in _FINITE_VERBS or w.endswith("n't") for w in words[1:5])

@@ -36,6 +36,7 @@ class Database:
     @classmethod
     async def open(cls, urls: Urls) -> Database:
         schema = await check_application(urls)
+        await _checked_role(urls.worker, "BUTLER_MEMORY_WORKER_URL")
         app = _pool(urls.app, schema, APP_CONNECTIONS)
         worker = _pool(urls.worker, schema, WORKER_CONNECTIONS)
         await app.open()
@@ -72,12 +73,14 @@ async def _in_turn(pool: AsyncConnectionPool[Conn], tenant: str, work: Callable[
 
 async def _once(pool: AsyncConnectionPool[Conn], tenant: str, work: Callable[[Conn], Awaitable[T]]) -> T:
     try:
-        async with pool.connection(timeout=WAIT_FOR_CONNECTION_SECONDS) as conn:
-            if not await _began(conn, tenant):
-                raise Contended  # a connection from before a restart of the server: take another one
-            return await work(conn)
+        # After a restart of the server all pooled connections are dead: leave them one by one, then a new one comes.
+        for _ in range(pool.max_size + 1):
+            async with pool.connection(timeout=WAIT_FOR_CONNECTION_SECONDS) as conn:
+                if await _began(conn, tenant):
+                    return await work(conn)
     except PoolTimeout:
         raise Unavailable("The database does not answer.", reason="no_connection") from None
+    raise Unavailable("The database connection was lost.", reason="connection_lost")
 
 
 async def _began(conn: Conn, tenant: str) -> bool:
@@ -114,27 +117,36 @@ def _pool(conninfo: str, vector_schema: str, size: int) -> AsyncConnectionPool[C
 
 async def check_application(urls: Urls) -> str:
     """Where pgvector lives; refuses a role that row-level security would not bind."""
-    async with await explained_connect(urls.app) as conn:
+    return await _checked_role(urls.app, "BUTLER_MEMORY_DATABASE_URL")
+
+
+async def _checked_role(conninfo: str, variable: str) -> str:
+    async with await explained_connect(conninfo) as conn:
         await check_server(conn)
-        await _refuse_powerful(conn)
+        await _check_rights(conn, variable)
         return await _vector_schema(conn)
 
 
-async def _refuse_powerful(conn: AsyncConnection[Any]) -> None:
+async def _check_rights(conn: AsyncConnection[Any], variable: str) -> None:
+    """Not too many, and not too few. Before the first migration there is nothing to have rights on."""
     found = await conn.execute(
         """
-        SELECT r.rolsuper OR r.rolbypassrls OR coalesce(pg_has_role(r.oid, c.relowner, 'MEMBER'), false)
+        SELECT r.rolsuper OR r.rolbypassrls OR coalesce(pg_has_role(r.oid, c.relowner, 'MEMBER'), false),
+               c.oid IS NULL OR has_schema_privilege(n.oid, 'USAGE')
         FROM pg_roles r
-        LEFT JOIN pg_class c ON c.oid = to_regclass('memory.facts')
+        LEFT JOIN pg_namespace n ON n.nspname = 'memory'
+        LEFT JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = 'facts'
         WHERE r.rolname = current_user
         """
     )
     row = await found.fetchone()
+    recovery = "Run 'butler-memory db provision --admin-url ...' and use the URL that it prints."
     if row is None or row[0]:
         raise SetupError(
-            "BUTLER_MEMORY_DATABASE_URL names a superuser, the owner, or a role that bypasses row-level security.",
-            recovery="Run 'butler-memory db provision --admin-url ...' and use the application's URL that it prints.",
+            f"{variable} names a superuser, the owner, or a role that bypasses row-level security.", recovery=recovery
         )
+    if not row[1]:
+        raise SetupError(f"The role in {variable} has no rights on the schema 'memory'.", recovery=recovery)
 
 
 async def _vector_schema(conn: AsyncConnection[Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import psycopg
@@ -13,12 +14,14 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from psycopg import sql
 
-from butler_memory.errors import SetupError
+from butler_memory.errors import ButlerMemoryError, SetupError, Unavailable
 from butler_memory.postgres.provision import OLDEST_SERVER, Urls
 from butler_memory.postgres.seam import connect_problem
 
 # Any number will do, as long as every process takes the same one.
 _LOCK = 0x6D656D6F7279
+# Alembic keeps the running migration in module globals: one at a time in a process, whatever the database.
+_ONE_AT_A_TIME = threading.Lock()
 OLDEST_VECTOR = (0, 7)  # the first with halfvec
 
 
@@ -37,15 +40,12 @@ def _migrate(urls: Urls) -> str:
     engine = sqlalchemy.create_engine(
         "postgresql+psycopg://", creator=lambda: _connect(urls.owner), poolclass=sqlalchemy.NullPool
     )
-    with engine.connect() as connection:
-        connection.exec_driver_sql(f"SELECT pg_advisory_lock({_LOCK})")
+    with _ONE_AT_A_TIME, engine.connect() as connection:
         try:
+            connection.exec_driver_sql(f"SELECT pg_advisory_lock({_LOCK})")  # until the connection is closed
             return _run_chain(connection, urls)
-        except sqlalchemy.exc.ProgrammingError as error:
-            raise _not_allowed() from error
-        finally:
-            connection.rollback()
-            connection.exec_driver_sql(f"SELECT pg_advisory_unlock({_LOCK})")
+        except sqlalchemy.exc.DBAPIError as error:
+            raise _explained(error.orig) from error
 
 
 def _run_chain(connection: sqlalchemy.Connection, urls: Urls) -> str:
@@ -114,6 +114,20 @@ def _refuse_newer(connection: sqlalchemy.Connection, config: Config) -> None:
             f"The database is at revision {found}, which this version does not know: it is newer than the code.",
             recovery="Upgrade butler-memory; it never downgrades a database.",
         )
+
+
+def _explained(error: BaseException | None) -> ButlerMemoryError:
+    match error:
+        case psycopg.errors.InsufficientPrivilege():
+            return _not_allowed()
+        case psycopg.OperationalError():
+            return Unavailable("The database connection was lost; nothing was changed.", reason="connection_lost")
+        case _:
+            return SetupError(
+                f"The schema could not be brought up to date (SQLSTATE {getattr(error, 'sqlstate', None)});"
+                " nothing was changed.",
+                recovery="If another program's tables are in the schema 'memory', use another database; else report it.",
+            )
 
 
 def _not_allowed() -> SetupError:

@@ -22,6 +22,8 @@ from butler_memory.postgres.seam import explained_connect
 ROLES = ("owner", "app", "worker")
 OLDEST_SERVER = 160_000
 # Two databases of one cluster may be provisioned at once: roles are shared, advisory locks are not.
+# Within one database they can take turns, which ALTER ROLE needs. Any number will do, if it is always the same.
+_LOCK = 0x70726F76697369
 _MADE_BY_ANOTHER = (psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation, psycopg.errors.DuplicateDatabase)
 
 
@@ -62,6 +64,7 @@ async def provision(admin: str, database: str, passwords: Mapping[str, str]) -> 
     urls = urls_for(admin, database, passwords)
     async with await explained_connect(admin) as conn:
         await check_server(conn)
+        await conn.execute("SELECT pg_advisory_lock(%s)", [_LOCK])  # until the connection is closed
         try:
             await _make_roles(conn, database, passwords)
             await _make_database(conn, database)
@@ -70,8 +73,8 @@ async def provision(admin: str, database: str, passwords: Mapping[str, str]) -> 
                 "This administrator may not create roles or databases.",
                 recovery="Use a role with CREATEROLE and CREATEDB, or a superuser.",
             ) from error
-    async with await explained_connect(make_conninfo(admin, dbname=database)) as conn:
-        await _make_schema(conn, database)
+        async with await explained_connect(make_conninfo(admin, dbname=database)) as inside:
+            await _make_schema(inside, database)
     return urls
 
 

@@ -38,7 +38,12 @@ def connect_problem(error: psycopg.Error) -> ButlerMemoryError:
             "The database or role named in the URL does not exist.",
             recovery="Run 'butler-memory db provision --admin-url ...' once.",
         )
-    if "invalid" in said and ("uri" in said or "connection option" in said or "dsn" in said):
+    if "permission denied" in said or "not permitted to log in" in said or "no pg_hba.conf entry" in said:
+        return SetupError(
+            "PostgreSQL does not let this role into the database.",
+            recovery="Grant it CONNECT (and an entry in pg_hba.conf), or run 'butler-memory db provision'.",
+        )
+    if isinstance(error, psycopg.ProgrammingError):  # libpq could not even read it
         return SetupError(
             "The database URL is malformed.", recovery="Write it as postgresql://user:password@host/name."
         )

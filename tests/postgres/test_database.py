@@ -1,0 +1,229 @@
+"""A pooled connection never carries the last tenant (G1), whatever ended the work; errors are said in our words."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from butler_memory.errors import Integrity, SetupError, Unavailable
+from butler_memory.postgres import database
+from butler_memory.postgres.database import TRIES, Conn, Database
+from butler_memory.postgres.provision import Urls
+from butler_memory.postgres.seam import Contended
+from conftest import rows
+
+SECRET = "violet-heron-4711"
+
+
+@pytest.fixture
+async def narrow(urls: Urls, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
+    """One connection in the pool, so that the next work gets the one that the last work had."""
+    monkeypatch.setattr(database, "APP_CONNECTIONS", 1)
+    monkeypatch.setattr(database, "STATEMENT_TIMEOUT", "300ms")
+    opened = await Database.open(urls)
+    yield opened
+    await opened.close()
+
+
+async def left_behind(opened: Database) -> tuple[int, str]:
+    """Which backend serves now, and which tenant it has set before we set ours."""
+    async with opened._app.connection() as conn:
+        found = await conn.execute("SELECT pg_backend_pid() AS pid, current_setting('memory.tenant', true) AS tenant")
+        row = await found.fetchone()
+    assert row is not None
+    return row["pid"], row["tenant"] or ""
+
+
+async def ends_well(conn: Conn) -> None:
+    await conn.execute("SELECT 1")
+
+
+async def ends_in_a_database_error(conn: Conn) -> None:
+    await conn.execute("SELECT 1 / 0")
+
+
+async def ends_in_an_error_of_ours(conn: Conn) -> None:
+    raise RuntimeError("in the middle")
+
+
+async def takes_too_long(conn: Conn) -> None:
+    await conn.execute("SELECT pg_sleep(30)")
+
+
+@pytest.mark.parametrize(
+    ("work", "error"),
+    [
+        (ends_well, None),
+        (ends_in_a_database_error, Integrity),
+        (ends_in_an_error_of_ours, RuntimeError),
+        (takes_too_long, Unavailable),
+    ],
+)
+async def test_g1_a_pooled_connection_does_not_carry_the_last_tenant(
+    narrow: Database, work: Callable[[Conn], Awaitable[None]], error: type[Exception] | None
+) -> None:
+    before = await left_behind(narrow)
+    seen: list[str] = []
+
+    async def watched(conn: Conn) -> None:
+        row = await (await conn.execute("SELECT current_setting('memory.tenant') AS tenant")).fetchone()
+        seen.append(row["tenant"] if row else "")
+        await work(conn)
+
+    if error:
+        with pytest.raises(error):
+            await narrow.run("A", watched)
+    else:
+        await narrow.run("A", watched)
+    assert seen == ["A"]
+    assert await left_behind(narrow) == (before[0], ""), "the same backend, and no tenant"
+
+
+async def test_g1_a_cancelled_request_leaves_no_tenant_behind(narrow: Database, urls: Urls) -> None:
+    before = await left_behind(narrow)
+    at_work = asyncio.Event()
+
+    async def work(conn: Conn) -> None:
+        await conn.execute("SET LOCAL statement_timeout = 0")
+        at_work.set()
+        await conn.execute("SELECT pg_sleep(30)")
+
+    task = asyncio.create_task(narrow.run("A", work))
+    await at_work.wait()
+    while not await rows(urls, "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND state = 'active'", before[0]):
+        await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    pid, tenant = await asyncio.wait_for(left_behind(narrow), 5)
+    assert tenant == ""
+    assert pid == before[0], "the query was cancelled on the server, the connection lives on"
+
+
+async def test_g1_a_cancelled_request_wrote_nothing(narrow: Database, urls: Urls) -> None:
+    written = asyncio.Event()
+
+    async def work(conn: Conn) -> None:
+        await conn.execute(
+            "INSERT INTO memory.idempotency_keys (tenant_id, key, type, id, created_at)"
+            " VALUES ('A', 'k', 'fact', gen_random_uuid(), now())"
+        )
+        written.set()
+        await asyncio.sleep(30)
+
+    task = asyncio.create_task(narrow.run("A", work))
+    await written.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await rows(urls, "SELECT 1 FROM memory.idempotency_keys") == []
+
+
+async def test_g1_a_tenant_set_for_the_session_by_mistake_does_not_stay(narrow: Database) -> None:
+    """Every transaction sets its own: even a forgotten `false` gives the next work its own tenant."""
+
+    async def mistake(conn: Conn) -> None:
+        await conn.execute("SELECT set_config('memory.tenant', 'A', false)")
+
+    async def next_one(conn: Conn) -> str:
+        row = await (await conn.execute("SELECT current_setting('memory.tenant') AS tenant")).fetchone()
+        return row["tenant"] if row else ""
+
+    await narrow.run("A", mistake)
+    assert await narrow.run("B", next_one) == "B"
+
+
+async def test_a_statement_that_takes_too_long_is_unavailable(narrow: Database) -> None:
+    with pytest.raises(Unavailable, check=lambda error: error.reason == "timeout"):
+        await narrow.run("A", takes_too_long)
+
+
+async def test_a_busy_pool_is_unavailable_and_not_a_hang(narrow: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "WAIT_FOR_CONNECTION_SECONDS", 0.05)
+    holding, free = asyncio.Event(), asyncio.Event()
+
+    async def hold(conn: Conn) -> None:
+        holding.set()
+        await free.wait()
+
+    first = asyncio.create_task(narrow.run("A", hold))
+    await holding.wait()
+    with pytest.raises(Unavailable, check=lambda error: error.reason == "no_connection"):
+        await narrow.run("A", ends_well)
+    free.set()
+    await first
+
+
+async def test_work_is_done_again_when_another_was_in_its_way(narrow: Database) -> None:
+    tries = 0
+
+    async def work(conn: Conn) -> str:
+        nonlocal tries
+        tries += 1
+        if tries < TRIES:
+            raise [Contended(), psycopg.errors.DeadlockDetected(), psycopg.errors.UniqueViolation()][tries % 3]
+        return "done"
+
+    assert await narrow.run("A", work) == "done"
+    assert tries == TRIES
+
+
+async def test_work_that_is_always_in_somebodys_way_ends(narrow: Database) -> None:
+    async def work(conn: Conn) -> None:
+        raise Contended
+
+    with pytest.raises(Unavailable, check=lambda error: error.reason == "contended"):
+        await narrow.run("A", work)
+
+
+STATEMENTS: list[tuple[str, type[Exception], str]] = [
+    (f"SELECT '{SECRET}'::int", Integrity, "22P02"),
+    (f"INSERT INTO memory.predicates VALUES ('A', '{SECRET}', 'x', true, 'stable', 'high', '[]', now())",
+     Integrity, "cardinality_known"),
+    (f"INSERT INTO memory.predicates VALUES ('B', '{SECRET}', 'one', true, 'stable', 'high', '[]', now())",
+     Integrity, "insufficient_privilege"),
+    (f"DELETE FROM memory.memory_events WHERE actor = '{SECRET}'", Integrity, "insufficient_privilege"),
+    ("SELECT nothing FROM memory.facts", SetupError, ""),
+    ("SELECT pg_terminate_backend(pg_backend_pid())", Unavailable, "connection_lost"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("statement", "error", "reason"), STATEMENTS)
+async def test_g7_the_databases_errors_become_ours_without_its_words(
+    narrow: Database, caplog: pytest.LogCaptureFixture, statement: str, error: type[Exception], reason: str
+) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    async def work(conn: Conn) -> None:
+        await conn.execute(statement)  # type: ignore[arg-type]
+
+    with pytest.raises(error) as caught:
+        await narrow.run("A", work)
+    assert getattr(caught.value, "reason", None) == reason
+    assert SECRET not in str(caught.value)
+    assert SECRET not in str(vars(caught.value))
+    assert caught.value.__cause__ is None, "a traceback would print the database's words"
+    assert caught.value.__suppress_context__
+    assert SECRET not in caplog.text
+    assert await narrow.run("A", ends_well_with(7)) == 7, "and the next work goes on"
+
+
+def ends_well_with(number: int) -> Callable[[Conn], Awaitable[Any]]:
+    async def work(conn: Conn) -> Any:
+        row = await (await conn.execute("SELECT %s::int AS n", [number])).fetchone()
+        return row["n"] if row else None
+
+    return work
+
+
+async def test_connections_resolve_no_name_by_the_search_path(narrow: Database) -> None:
+    async def work(conn: Conn) -> str:
+        row = await (await conn.execute("SHOW search_path")).fetchone()
+        return row["search_path"] if row else ""
+
+    assert await narrow.run("A", work) == "pg_catalog, public", "public only because pgvector lives there"
