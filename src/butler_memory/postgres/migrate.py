@@ -126,7 +126,7 @@ def _explained(error: BaseException | None) -> ButlerMemoryError:
             return SetupError(
                 f"The schema could not be brought up to date (SQLSTATE {getattr(error, 'sqlstate', None)});"
                 " nothing was changed.",
-                recovery="If another program's tables are in the schema 'memory', use another database; else report it.",
+                recovery="If another program has tables in the schema 'memory', use another database; else report it.",
             )
 
 
