@@ -18,7 +18,7 @@ import httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-START_SECONDS = 60
+START_SECONDS = 60  # without fetching the model, which conftest has done
 
 
 def free_port() -> int:
