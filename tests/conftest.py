@@ -20,6 +20,7 @@ from butler_memory import bootstrap
 from butler_memory.bootstrap import Engine
 from butler_memory.domain.kinds import Role, TriggerClass
 from butler_memory.embedding.fake import FakeEmbedder
+from butler_memory.embedding.model_store import prepare
 from butler_memory.embedding.ports import Embedder
 from butler_memory.postgres.migrate import migrate
 from butler_memory.postgres.provision import Urls, new_passwords, provision
@@ -67,6 +68,14 @@ class Template:
     async def _admin(self, statement: sql.Composed) -> None:
         async with await psycopg.AsyncConnection.connect(self.server.admin_url(), autocommit=True) as conn:
             await conn.execute(statement)
+
+
+@pytest.fixture(scope="session")
+def model_at_hand() -> Path:
+    """The real model's cache. On a fresh machine this fetches it, so that no test depends on which ran before."""
+    cache = load(environ={}).env.model_cache
+    prepare(cache, None, print)
+    return cache
 
 
 @pytest.fixture(scope="session")

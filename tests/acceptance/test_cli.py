@@ -24,6 +24,8 @@ from butler_memory.domain.kinds import MemoryType
 from butler_memory.errors import ButlerMemoryError
 from butler_memory.postgres.server import EmbeddedServer, ensure_running_now
 
+pytestmark = pytest.mark.usefixtures("model_at_hand")
+
 DOCS = Path(__file__).parents[2] / "docs" / "cli.md"
 NOBODY = "018f0000-0000-7000-8000-000000000000"
 HOSTILE = "[red]boo[/red] \x1b[31mRED\x1b]0;title\x07 \u202etxt.exe :smile: naïve 🏔"

@@ -20,9 +20,11 @@ from tokenizers import Tokenizer
 from butler_memory.mcp_server.tools import TOOLS
 from serving import Up, environment, start_up
 
+pytestmark = pytest.mark.usefixtures("model_at_hand")
+
 
 @pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+def up(tmp_path_factory: pytest.TempPathFactory, model_at_hand: Path) -> Iterator[Up]:
     running = start_up(tmp_path_factory.mktemp("up"))
     running.wait_until_ready()
     yield running
@@ -83,12 +85,9 @@ async def test_t5_the_whole_tool_list_is_short_enough_for_a_prompt(up: Up, token
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
+def tokenizer(model_at_hand: Path) -> Tokenizer:
     """The embedding model's WordPiece: it splits JSON finer than a chat model's tokenizer, so it is a safe bound."""
-    from butler_memory.settings import load
-
-    cache = load(environ={}).env.model_cache
-    return Tokenizer.from_file(str(next(cache.glob("*/tokenizer.json"))))
+    return Tokenizer.from_file(str(next(model_at_hand.glob("*/tokenizer.json"))))
 
 
 def test_g2_without_a_valid_token_nothing_is_served(up: Up) -> None:
