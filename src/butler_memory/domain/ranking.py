@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from butler_memory.domain.clock import days_between
-from butler_memory.domain.kinds import Maturity, MemoryType
+from butler_memory.domain.kinds import Maturity, MemoryType, Permanence
 from butler_memory.settings import FloorSettings, ScoreWeights
 
 RECENCY_HALF_LIFE_DAYS = 30.0
@@ -22,6 +22,9 @@ MATURITY_WEIGHT = {
     Maturity.PROVEN: 1.15,
     Maturity.ANTI_PATTERN: 1.0,
 }
+
+
+CORE_IMPORTANCE = 8.0
 
 
 class Fusion(StrEnum):
@@ -67,6 +70,14 @@ class Candidate:
         return sum(given) / len(given) if given else 0.0
 
     @property
+    def is_core(self) -> bool:
+        """What every session should know: lasting and important facts, proven rules for all (C9)."""
+        if self.type is MemoryType.RULE:
+            return self.maturity is Maturity.PROVEN and self.row["scope"] == "global"
+        lasting = self.row["permanence"] == Permanence.PERMANENT
+        return self.type is MemoryType.FACT and lasting and self.row["importance"] >= CORE_IMPORTANCE
+
+    @property
     def maturity(self) -> Maturity | None:
         return Maturity(self.row["maturity"]) if self.row.get("maturity") else None
 
@@ -92,14 +103,22 @@ def above_floor(candidates: list[Candidate], floor: FloorSettings) -> list[Candi
     return [candidate for candidate in candidates if candidate.absolute >= bar]
 
 
-def by_composite(candidates: list[Candidate], weights: ScoreWeights, now: datetime) -> list[Scored]:
-    """The contract's formula inside the gate; relevance is the fused score, min-max over the gate (S2, S9)."""
-    if not candidates:
+def by_composite(
+    candidates: list[Candidate], weights: ScoreWeights, now: datetime, *, scale: list[Candidate] | None = None
+) -> list[Scored]:
+    """The contract's formula inside the gate; relevance is the fused score, min-max over the gate (S2, S9).
+
+    `scale` names the gate where the candidates hold more than it: core memory comes in from outside.
+    """
+    gate = [candidate.fused for candidate in scale or candidates]
+    if not gate:
         return []
-    low = min(candidate.fused for candidate in candidates)
-    high = max(candidate.fused for candidate in candidates)
-    spread = high - low
-    return in_order([_scored(c, 1.0 if spread == 0 else (c.fused - low) / spread, weights, now) for c in candidates])
+    low, high = min(gate), max(gate)
+
+    def relevance(fused: float) -> float:
+        return min(1.0, max(0.0, (fused - low) / (high - low))) if high > low else float(fused >= low)
+
+    return in_order([_scored(c, relevance(c.fused), weights, now) for c in candidates])
 
 
 def in_order(scored: list[Scored]) -> list[Scored]:

@@ -71,6 +71,11 @@ def meaning(content: str) -> tuple[str, ...]:
     return tuple(stem for part in parts for stem in sorted(set(part)))
 
 
+def stems(content: str) -> frozenset[str]:
+    """The words of a text, for asking how much two texts share."""
+    return frozenset(_stem(word) for word in _words(content) if word not in _FILLER)
+
+
 def digest(secret: bytes, *parts: str) -> str:
     """A keyed digest, so that a guessed content cannot be checked without the tenant's key."""
     joined = "\x1f".join(parts).encode("utf-8", "surrogatepass")

@@ -53,6 +53,19 @@ class Database:
             raise Unavailable("No tenant is set.", reason="no_tenant")
         return await _in_turn(self._app, tenant, work)
 
+    async def read(self, tenant: str, work: Callable[[Conn], Awaitable[T]]) -> T:
+        """`work` that only reads: its first statement travels with the one that sets the tenant."""
+        if not tenant:
+            raise Unavailable("No tenant is set.", reason="no_tenant")
+        try:
+            return await _read_once(self._app, tenant, work)
+        except PoolTimeout:
+            raise Unavailable("The database does not answer.", reason="no_connection") from None
+        except psycopg.InterfaceError as error:
+            raise Unavailable("The database connection was lost.", reason="connection_lost") from error
+        except psycopg.Error as error:
+            raise translated(error) from None
+
     async def run_as_worker(self, work: Callable[[Conn], Awaitable[T]]) -> T:
         return await _in_turn(self._worker, "", work)
 
@@ -80,6 +93,20 @@ async def _once(pool: AsyncConnectionPool[Conn], tenant: str, work: Callable[[Co
                     return await work(conn)
     except PoolTimeout:
         raise Unavailable("The database does not answer.", reason="no_connection") from None
+    raise Unavailable("The database connection was lost.", reason="connection_lost")
+
+
+async def _read_once(pool: AsyncConnectionPool[Conn], tenant: str, work: Callable[[Conn], Awaitable[T]]) -> T:
+    """Reading twice does no harm, so a dead connection is simply left for the next."""
+    for _ in range(pool.max_size + 1):
+        async with pool.connection(timeout=WAIT_FOR_CONNECTION_SECONDS) as conn:
+            try:
+                async with conn.pipeline():
+                    await conn.execute("SELECT set_config('memory.tenant', %s, true)", [tenant])
+                    return await work(conn)
+            except psycopg.OperationalError:
+                if not conn.closed:
+                    raise
     raise Unavailable("The database connection was lost.", reason="connection_lost")
 
 

@@ -12,6 +12,7 @@ Exact within the tenant: no approximate index, every filter before the limit. Th
     scaled    both signals between 0 and 1, and both ranks
     fused     convex or reciprocal-rank fusion
     smoothed  an episode gets a little of its neighbours in the same session
+    gated     the best of all; or, for a context, of each type, with core memory and what happened last
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from pgvector import HalfVector
 from psycopg.types.json import Jsonb
 
 from butler_memory.domain.kinds import MemoryType, SearchMode
-from butler_memory.domain.ranking import Candidate, Fusion, Recipe
+from butler_memory.domain.ranking import CORE_IMPORTANCE, Candidate, Fusion, Recipe
 from butler_memory.embedding.ports import Vector
 from butler_memory.postgres.database import Conn
 
@@ -69,7 +71,8 @@ _SCAN = {
     MemoryType.FACT: f"""
         SELECT 'fact' AS type, m.id, m.created_at, NULL::timestamptz AS occurred_at, NULL::uuid AS session_id,
                m.embedding, m.embedding_version, m.search_vector,
-               {_EFFECTIVE.format(t="m")} AS effective, {{shadowed}} AS shadowed
+               {_EFFECTIVE.format(t="m")} AS effective, {{shadowed}} AS shadowed,
+               m.permanence = 'permanent' AND m.importance >= {CORE_IMPORTANCE} AS core
         FROM memory.facts m
         WHERE m.tenant_id = %(tenant)s AND m.validity IN ('active', 'fading') AND {{common}}
           AND (%(scopes)s::text[] IS NULL OR m.scope = ANY(%(scopes)s))
@@ -81,13 +84,13 @@ _SCAN = {
         SELECT 'rule' AS type, m.id, m.created_at, NULL::timestamptz AS occurred_at, NULL::uuid AS session_id,
                m.embedding, m.embedding_version, m.search_vector,
                CASE WHEN m.maturity = 'anti_pattern' THEN m.confidence ELSE {_EFFECTIVE.format(t="m")} END AS effective,
-               false AS shadowed
+               false AS shadowed, m.maturity = 'proven' AND m.scope = 'global' AS core
         FROM memory.rules m
         WHERE m.tenant_id = %(tenant)s AND m.status IN ('active', 'fading') AND {{common}}
           AND (%(scopes)s::text[] IS NULL OR m.scope = ANY(%(scopes)s))""",
     MemoryType.EPISODE: """
         SELECT 'episode' AS type, m.id, m.created_at, m.occurred_at, m.session_id, m.embedding, m.embedding_version,
-               m.search_vector, 1.0::float8 AS effective, false AS shadowed
+               m.search_vector, 1.0::float8 AS effective, false AS shadowed, false AS core
         FROM memory.episodes m
         WHERE m.tenant_id = %(tenant)s AND m.state = 'active' AND {common}
           AND (%(butlers)s::text[] IS NULL OR m.butler = ANY(%(butlers)s))""",
@@ -115,7 +118,7 @@ scanned AS MATERIALIZED (
     SELECT row_number() OVER () AS n, u.* FROM ({sources}) u
 ),
 kept AS MATERIALIZED (
-    SELECT n, type, id, created_at, occurred_at, session_id, effective, search_vector, embedding,
+    SELECT n, type, id, created_at, occurred_at, session_id, effective, core, search_vector, embedding,
            embedding_version = %(version)s AND %(vector)s::halfvec IS NOT NULL AS has_vector
     FROM scanned WHERE effective >= %(min_confidence)s AND NOT shadowed
 ),
@@ -145,7 +148,7 @@ lexical AS MATERIALIZED (
 ),
 signals AS (
     SELECT kept.n, kept.type, kept.id, kept.created_at, kept.occurred_at, kept.session_id, kept.effective,
-           dense.cosine, dense.nearness,
+           kept.core, dense.cosine, dense.nearness,
            coalesce(lexical.idf / sqrt(length(kept.search_vector)), 0) AS lexical,
            CASE WHEN whole.idf IS NOT NULL THEN coalesce(lexical.idf / whole.idf, 0) END AS coverage
     FROM kept CROSS JOIN whole LEFT JOIN dense USING (n) LEFT JOIN lexical USING (n)
@@ -163,11 +166,9 @@ fused AS (
     SELECT *, {fusion} AS own_score FROM scaled
 ),
 smoothed AS (
-    SELECT *, own_score + {smoothing} AS fused FROM fused
+    SELECT *, own_score + {smoothing} AS fused FROM fused {sessions}
 ),
-gated AS MATERIALIZED (
-    SELECT * FROM smoothed WHERE {admitted} ORDER BY fused DESC, created_at DESC, id LIMIT %(gate)s
-)
+gated AS MATERIALIZED ({gated})
 SELECT g.type, g.id, g.created_at, g.fused, g.cosine, g.lexical, g.coverage, g.dense_rank, g.lexical_rank,
        g.effective, refs.last_referenced_at, coalesce(refs.reference_count, 0) AS reference_count,
        (SELECT count(*) FROM scanned WHERE effective < %(min_confidence)s AND NOT shadowed
@@ -196,6 +197,15 @@ _ADMITTED = {
     SearchMode.KEYWORD: "lexical > 0",
     SearchMode.HYBRID: "nearness IS NOT NULL OR lexical > 0",
 }
+_BEST = (
+    "SELECT {what} FROM smoothed WHERE ({admitted}) {and_type} ORDER BY fused DESC, created_at DESC, id LIMIT %(gate)s"
+)
+_FOR_CONTEXT = """
+    SELECT * FROM smoothed WHERE n IN (
+        {best_of_each_type}
+        UNION ALL (SELECT n FROM smoothed WHERE core ORDER BY fused DESC, created_at DESC, id LIMIT %(gate)s)
+        UNION ALL (SELECT n FROM smoothed WHERE type = 'episode' ORDER BY occurred_at DESC, id LIMIT %(recent)s))"""
+_SESSIONS = "WINDOW in_session AS (PARTITION BY type, session_id ORDER BY occurred_at, id)"
 _SMOOTHING = """CASE WHEN type = 'episode' AND session_id IS NOT NULL THEN %(neighbours)s * (
     coalesce(lag(own_score) OVER in_session, 0) + coalesce(lead(own_score) OVER in_session, 0)) ELSE 0 END"""
 
@@ -221,55 +231,76 @@ _COLUMNS = """
     ) AS contested"""
 
 
-async def ranked(
-    conn: Conn,
-    tenant: str,
-    asked: Asked,
-    filters: Filters,
-    recipe: Recipe,
-    *,
-    mode: SearchMode,
-    gate: int,
-    text_config: str,
-) -> Found:
+@dataclass(frozen=True)
+class Question:
+    """One thing asked of `ranked`. `recent`: how many of the last episodes a context also wants; None for a search."""
+
+    asked: Asked
+    filters: Filters
+    recipe: Recipe
+    mode: SearchMode
+    gate: int
+    text_config: str
+    recent: int | None = None
+
+
+async def ranked(conn: Conn, tenant: str, question: Question) -> Found:
     """The `gate` best rows for a question, best first, with the signals that made them so."""
-    statement = _statement(filters.types, mode, recipe)
-    found = await conn.execute(
-        statement,
-        _parameters(tenant, filters)
-        | {
-            "text": asked.text,
-            "vector": None if asked.vector is None else HalfVector(asked.vector),
-            "version": asked.version,
-            "config": text_config,
-            "gate": gate,
-            "k": recipe.k,
-            "dense_share": recipe.dense_share,
-            "mean_shift": recipe.mean_shift,
-            "neighbours": recipe.neighbours,
-        },
-    )
-    rows = await found.fetchall()
-    candidates = [_candidate(row) for row in rows if row["id"] is not None]
-    return Found(candidates, rows[0]["decayed"], rows[0]["shadowed"])
+    return (await ranked_many(conn, tenant, [question]))[0]
 
 
-def _statement(types: Sequence[MemoryType], mode: SearchMode, recipe: Recipe) -> str:
+async def ranked_many(conn: Conn, tenant: str, questions: Sequence[Question]) -> list[Found]:
+    """All questions are sent before the first answer is read: one round trip (C8)."""
+    async with conn.pipeline():
+        cursors = [await conn.execute(_statement_for(q), _all_parameters(tenant, q)) for q in questions]
+        answers = [await cursor.fetchall() for cursor in cursors]
+    return [
+        Found([_candidate(row) for row in rows if row["id"] is not None], rows[0]["decayed"], rows[0]["shadowed"])
+        for rows in answers
+    ]
+
+
+def _all_parameters(tenant: str, question: Question) -> dict[str, Any]:
+    asked, recipe = question.asked, question.recipe
+    return _parameters(tenant, question.filters) | {
+        "text": asked.text,
+        "vector": None if asked.vector is None else HalfVector(asked.vector),
+        "version": asked.version,
+        "config": question.text_config,
+        "gate": question.gate,
+        "recent": question.recent,
+        "k": recipe.k,
+        "dense_share": recipe.dense_share,
+        "mean_shift": recipe.mean_shift,
+        "neighbours": recipe.neighbours,
+    }
+
+
+def _statement_for(question: Question) -> str:
+    return _statement(question.filters.types, question.mode, question.recipe, question.recent is not None)
+
+
+@lru_cache(maxsize=64)
+def _statement(types: tuple[MemoryType, ...], mode: SearchMode, recipe: Recipe, for_context: bool) -> str:
     fusion = Fusion.CONVEX if mode is not SearchMode.HYBRID else recipe.fusion
     # Smoothing adds to a score between 0 and 1; ranks and raw nearness are left as they are.
     smooths = mode is SearchMode.HYBRID and fusion is Fusion.CONVEX and recipe.neighbours > 0
-    text = _RANK.format(
+    return _RANK.format(
         sources=_sources(types),
         fusion=_FUSION[(mode, fusion)],
         smoothing=_SMOOTHING if smooths else "0",
-        admitted=_ADMITTED[mode],
+        sessions=_SESSIONS if smooths else "",
+        gated=_gate(types, _ADMITTED[mode], for_context=for_context),
         also_relevant="search_vector @@ (SELECT any_of FROM asked)",
         columns=_COLUMNS,
     )
-    if smooths:
-        window = "FROM fused WINDOW in_session AS (PARTITION BY type, session_id ORDER BY occurred_at, id)"
-        text = text.replace("AS fused FROM fused", f"AS fused {window}")
-    return text
+
+
+def _gate(types: tuple[MemoryType, ...], admitted: str, *, for_context: bool) -> str:
+    if not for_context:
+        return _BEST.format(what="*", admitted=admitted, and_type="")
+    each = ["(" + _BEST.format(what="n", admitted=admitted, and_type=f"AND type = '{kind}'") + ")" for kind in types]
+    return _FOR_CONTEXT.format(best_of_each_type=" UNION ALL ".join(each))
 
 
 def _sources(types: Sequence[MemoryType]) -> str:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from butler_memory.domain.kinds import MemoryType
+from butler_memory.domain.kinds import MemoryType, SearchMode
 from butler_memory.domain.ranking import Recipe
 from butler_memory.embedding.ports import Embedder
 from butler_memory.errors import Unavailable
 from butler_memory.postgres.database import Database
-from butler_memory.postgres.search import Asked, Filters
+from butler_memory.postgres.search import Asked, Filters, Question
 from butler_memory.retrieval.references import References
 from butler_memory.security.principal import Principal, readable_scopes
 from butler_memory.settings import MemorySettings
@@ -29,12 +30,22 @@ class Reader:
     recipe: Recipe
 
     async def asked(self, text: str) -> Asked:
-        """The question with its vector, or without one if there is no model (S12)."""
+        return (await self.asked_many([text]))[0]
+
+    async def asked_many(self, texts: Sequence[str]) -> list[Asked]:
+        """Each question with its vector, or without one if there is no model (S12) or nothing to embed."""
+        wanted = [text for text in texts if text]
         try:
-            vector = (await asyncio.wait_for(self.embedder.embed([text]), PATIENCE_SECONDS))[0]
+            made = await asyncio.wait_for(self.embedder.embed(wanted), PATIENCE_SECONDS) if wanted else []
         except (Unavailable, TimeoutError):
-            return Asked(text, None, self.embedder.version)
-        return Asked(text, vector, self.embedder.version)
+            made = []
+        vectors = dict(zip(wanted, made, strict=False))
+        return [Asked(text, vectors.get(text), self.embedder.version) for text in texts]
+
+    def question(self, asked: Asked, filters: Filters, mode: SearchMode, gate: int, **more: int) -> Question:
+        """Without a vector only words can be compared."""
+        usable = SearchMode.KEYWORD if asked.vector is None else mode
+        return Question(asked, filters, self.recipe, usable, gate, self.settings.retrieval.text_config, **more)
 
     def threshold(self, asked: float | None) -> float:
         return self.settings.facts.retrieval_confidence_threshold if asked is None else asked

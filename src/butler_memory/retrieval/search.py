@@ -15,7 +15,7 @@ from butler_memory.domain.text import key, subject_key
 from butler_memory.postgres import predicates
 from butler_memory.postgres import search as table
 from butler_memory.postgres.database import Conn
-from butler_memory.postgres.search import Asked, Filters, Found
+from butler_memory.postgres.search import Filters, Found, Question
 from butler_memory.retrieval.reader import Reader, filters_for
 from butler_memory.security.principal import Principal
 
@@ -44,15 +44,14 @@ async def search(reader: Reader, who: Principal, request: SearchMemories, now: d
     limit = request.limit or reader.settings.retrieval.default_limit
     filters = _filters(reader, who, request, now)
     if not request.query:
-        found = await reader.database.run(who.tenant, lambda conn: _browse(conn, who, request, filters, limit))
+        found = await reader.database.read(who.tenant, lambda conn: _browse(conn, who, request, filters, limit))
         return _answer(reader, who, [Scored(c, 0.0, {}) for c in found.candidates], "newest", found, 0, [], now)
     mode = request.mode or SearchMode(reader.settings.retrieval.default_mode)
     composite = request.order == "composite"
     asked = await reader.asked(request.query)
     gate = max(limit, reader.settings.retrieval.gate) if composite else limit
-    found = await reader.database.run(
-        who.tenant, lambda conn: _ranked(conn, reader, who, request, asked, filters, mode, gate)
-    )
+    question = reader.question(asked, filters, mode, gate)
+    found = await reader.database.read(who.tenant, lambda conn: _ranked(conn, who, request, question))
     degraded = [] if asked.vector is not None or mode is SearchMode.KEYWORD else ["no_embedding_model"]
     if composite:
         scored = by_composite(found.candidates, reader.settings.weights_of(who.butler), now)
@@ -66,20 +65,8 @@ async def recall(reader: Reader, who: Principal, request: RecallMemories, now: d
     retrieval = reader.settings.retrieval
     asked = await reader.asked(request.topic)
     filters = filters_for(who, request.scope, RECALLED, now, reader.threshold(request.min_confidence))
-    mode = SearchMode.HYBRID if asked.vector is not None else SearchMode.KEYWORD
-    found = await reader.database.run(
-        who.tenant,
-        lambda conn: table.ranked(
-            conn,
-            who.tenant,
-            asked,
-            filters,
-            reader.recipe,
-            mode=mode,
-            gate=retrieval.gate,
-            text_config=retrieval.text_config,
-        ),
-    )
+    question = reader.question(asked, filters, SearchMode.HYBRID, retrieval.gate)
+    found = await reader.database.read(who.tenant, lambda conn: table.ranked(conn, who.tenant, question))
     relevant = above_floor(found.candidates, retrieval.floor)
     scored = by_composite(relevant, reader.settings.weights_of(who.butler), now)
     degraded = [] if asked.vector is not None else ["no_embedding_model"]
@@ -130,27 +117,9 @@ async def _browse(conn: Conn, who: Principal, request: SearchMemories, filters: 
     return await table.newest(conn, who.tenant, await _with_predicate(conn, who, request.predicate, filters), limit)
 
 
-async def _ranked(
-    conn: Conn,
-    reader: Reader,
-    who: Principal,
-    request: SearchMemories,
-    asked: Asked,
-    filters: Filters,
-    mode: SearchMode,
-    gate: int,
-) -> Found:
-    narrowed = await _with_predicate(conn, who, request.predicate, filters)
-    return await table.ranked(
-        conn,
-        who.tenant,
-        asked,
-        narrowed,
-        reader.recipe,
-        mode=SearchMode.KEYWORD if asked.vector is None else mode,
-        gate=gate,
-        text_config=reader.settings.retrieval.text_config,
-    )
+async def _ranked(conn: Conn, who: Principal, request: SearchMemories, question: Question) -> Found:
+    narrowed = await _with_predicate(conn, who, request.predicate, question.filters)
+    return await table.ranked(conn, who.tenant, replace(question, filters=narrowed))
 
 
 def result_shape(scored: Scored, score_kind: str, *, explain: bool) -> dict[str, Any]:
