@@ -16,6 +16,8 @@ from pathlib import Path
 from butler_memory.access import Access
 from butler_memory.domain.clock import Clock, system_clock
 from butler_memory.domain.ranking import Fusion, Recipe
+from butler_memory.embedding import model_store
+from butler_memory.embedding.counting import TokenCounter, token_counter
 from butler_memory.embedding.lazy import LazyEmbedder
 from butler_memory.embedding.ports import Embedder
 from butler_memory.errors import ButlerMemoryError, SetupError
@@ -27,6 +29,7 @@ from butler_memory.postgres.schema_version import schema_is_current
 from butler_memory.postgres.server import ensure_running
 from butler_memory.retrieval.reader import Reader
 from butler_memory.retrieval.references import References
+from butler_memory.retrieval.served_log import ServedLog
 from butler_memory.settings import Settings
 from butler_memory.upkeep.late_vectors import embed_missing
 from butler_memory.writing.desk import Desk
@@ -62,6 +65,7 @@ async def open_engine(
     """Database, schema, model and engine; everything is closed again on the way out, in reverse order."""
     _check_clock(settings)
     clock = clock or system_clock(settings.env.clock_offset)
+    counter = await asyncio.to_thread(_token_counter, settings, progress)
     async with AsyncExitStack() as stack:
         urls = await ready_database(settings, stack, progress)
         database = await Database.open(urls)
@@ -73,13 +77,22 @@ async def open_engine(
         vectors = Vectors(embedder, database, settings.memory.retrieval.text_config)
         stack.push_async_callback(vectors.close)
         desk = Desk(database, vectors, settings.memory)
-        references = References(database)
+        references, served = References(database), ServedLog(database)
         stack.push_async_callback(references.close)
+        stack.push_async_callback(served.close)
         retrieval = settings.memory.retrieval
         recipe = Recipe(fusion=Fusion(retrieval.fusion), k=retrieval.k)
-        reader = Reader(database, embedder, settings.memory, references, recipe)
+        reader = Reader(database, embedder, settings.memory, references, served, counter, recipe)
         access = Access(database, clock, many_valued=settings.memory.facts.many_valued)
         yield Engine(settings, Memory(desk, reader, clock), reader, desk, access, database, embedder, urls, clock)
+
+
+def _token_counter(settings: Settings, progress: Progress) -> TokenCounter:
+    env = settings.env
+    return token_counter(
+        settings.memory.retrieval.tokenizer,
+        lambda: model_store.prepare(env.model_cache, env.model_path, progress).tokenizer,
+    )
 
 
 async def ready_database(settings: Settings, stack: AsyncExitStack, progress: Progress) -> Urls:

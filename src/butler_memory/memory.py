@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, TypeVar
+from uuid import UUID
 
 from butler_memory.domain.clock import Clock, days_between
 from butler_memory.domain.decay import effective_confidence
@@ -13,6 +14,8 @@ from butler_memory.domain.kinds import MemoryType, Relation
 from butler_memory.domain.predicates import Predicate, Registry
 from butler_memory.domain.records import AnyMemory, Episode
 from butler_memory.domain.requests import (
+    BuildContext,
+    BuildContexts,
     ConfirmMemory,
     EditMemory,
     IngestBatch,
@@ -27,14 +30,15 @@ from butler_memory.domain.requests import (
     StoreRule,
     parse,
 )
-from butler_memory.errors import ButlerMemoryError, Unavailable
-from butler_memory.postgres import memories, stats
+from butler_memory.errors import ButlerMemoryError, NotFound, Unavailable
+from butler_memory.postgres import memories, served, stats
 from butler_memory.postgres.changes import plain_json
 from butler_memory.postgres.database import Conn
 from butler_memory.retrieval import search
+from butler_memory.retrieval.context import Context, again, contexts
 from butler_memory.retrieval.reader import Reader
 from butler_memory.retrieval.search import Answer
-from butler_memory.security.principal import Principal, readable_scopes
+from butler_memory.security.principal import Principal, own_butler, readable_scopes
 from butler_memory.writing import edit, episodes, facts, lifecycle, predicates, rules
 from butler_memory.writing.desk import Desk, Written, visible
 
@@ -60,6 +64,50 @@ class Memory:
         answer = await search.recall(self._reader, who, request, self._clock())
         return _answer_shape(answer, request, explain=request.explain)
 
+    async def context(self, who: Principal, arguments: Mapping[str, Any]) -> Json:
+        """The block and what is said about it; a failure of ours is an empty block with a status (C6)."""
+        request = self._parse(BuildContext, arguments)
+        made = (await contexts(self._reader, who, [request], self._clock()))[0]
+        return _context_shape(made, request)
+
+    async def context_batch(self, who: Principal, arguments: Mapping[str, Any]) -> Json:
+        """One embedding batch and one round trip for all; a malformed item gets its error shape (C8)."""
+        batch = self._parse(BuildContexts, arguments)
+        given = batch.request_context.given()
+        results: list[Json] = []
+        requests: dict[int, BuildContext] = {}
+        for number, item in enumerate(batch.requests):
+            try:
+                requests[number] = self._parse(BuildContext, _as_item(item, given))
+                own_butler(who, requests[number].butler)
+                results.append({})
+            except ButlerMemoryError as error:
+                requests.pop(number, None)
+                results.append(error.as_dict() | {"request_context": given})
+        made = await contexts(self._reader, who, list(requests.values()), self._clock())
+        for (number, request), context in zip(requests.items(), made, strict=True):
+            results[number] = _context_shape(context, request)
+        return {"results": results, "request_context": given}
+
+    async def served_list(self, who: Principal, butler: str | None, limit: int) -> list[Json]:
+        """What sessions were served, newest first: of the caller's butler, or of all for who sees the tenant."""
+        wanted = butler if who.sees_all else own_butler(who, butler)
+        await self._reader.served.flush()
+        found = await self._desk.database.run(who.tenant, lambda conn: served.newest(conn, who.tenant, wanted, limit))
+        return [plain_json(vars(each)) for each in found]
+
+    async def served_show(self, who: Principal, served_id: UUID, *, compare: bool) -> Json:
+        """One block as it was served; with `compare`, also what the same request would get now."""
+        await self._reader.served.flush()
+        found = await self._desk.database.run(who.tenant, lambda conn: served.find(conn, who.tenant, served_id))
+        if found is None or not (who.sees_all or found.butler == who.butler):
+            raise NotFound("Nothing was served under this id.", field="id", recovery="'served list' shows what was.")
+        shape: Json = {"served": plain_json(vars(found))}
+        if compare:
+            now = await again(self._reader, who, found, self._clock())
+            shape["now"] = None if now is None else {"block": now.block, **now.meta()}
+        return shape
+
     async def store_episode(self, who: Principal, arguments: Mapping[str, Any]) -> Json:
         request = self._parse(StoreEpisode, arguments)
         return _shape(await episodes.store_episode(self._desk, who, request, self._clock()), request)
@@ -80,9 +128,7 @@ class Memory:
 
     async def _ingest_one(self, who: Principal, item: Any, batch: IngestBatch) -> Json:
         try:
-            given = {"item": item} if not isinstance(item, Mapping) else item
-            lineage = {"request_context": batch.request_context.given(), **given}
-            return await self.store_episode(who, lineage)
+            return await self.store_episode(who, _as_item(item, batch.request_context.given()))
         except ButlerMemoryError as error:
             return error.as_dict() | {"request_context": batch.request_context.given()}
 
@@ -180,6 +226,16 @@ def _answer_shape(answer: Answer, request: Request, *, explain: bool) -> Json:
 
 def _shape(written: Written, request: Request) -> Json:
     return written.as_dict() | {"request_context": request.request_context.given()}
+
+
+def _as_item(item: Any, lineage: Mapping[str, str]) -> Json:
+    """The arguments of one item of a batch, under the batch's lineage; what is no object is refused as an argument."""
+    given = item if isinstance(item, Mapping) else {"item": item}
+    return {"request_context": lineage, **given}
+
+
+def _context_shape(context: Context, request: Request) -> Json:
+    return {"block": context.block, **context.meta(), "request_context": request.request_context.given()}
 
 
 def _link(row: Mapping[str, Any]) -> Json:

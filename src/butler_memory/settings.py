@@ -9,6 +9,7 @@ import difflib
 import os
 import re
 import tomllib
+import zoneinfo
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -17,7 +18,7 @@ from types import UnionType
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
 
 import platformdirs
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from butler_memory.errors import SetupError
@@ -27,6 +28,30 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 PositiveInt = Annotated[int, Field(ge=1)]
 Secret = Annotated[str, Field(repr=False)]
 FURTHEST_CLOCK_OFFSET = timedelta(days=36_525)  # a century: beyond it, dates run out of their range
+_CRON_FIELD = re.compile(
+    r"([0-9*/,-]|jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec|mon|tue|wed|thu|fri|sat|sun)+", re.IGNORECASE
+)
+
+
+def _cron(text: str) -> str:
+    fields = text.split()
+    if len(fields) != 5 or not all(_CRON_FIELD.fullmatch(field) for field in fields):
+        raise ValueError(
+            "must be five fields (minute, hour, day, month, weekday) of digits, * / , - and names, like '0 */6 * * *'"
+        )
+    return text
+
+
+def _timezone(name: str) -> str:
+    try:
+        zoneinfo.ZoneInfo(name)
+    except (KeyError, ValueError, OSError):  # OSError: a directory of zones, like 'Europe'
+        raise ValueError("must be the name of a time zone, like 'UTC' or 'Europe/Berlin'") from None
+    return name
+
+
+Cron = Annotated[str, AfterValidator(_cron)]
+Timezone = Annotated[str, AfterValidator(_timezone)]
 
 
 class Section(BaseModel):
@@ -132,6 +157,17 @@ class RetrievalSettings(Section):
     text_config: Annotated[str, Field(pattern=r"^[a-z_]{1,63}$")] = "english"
 
 
+class ScheduleSettings(Section):
+    timezone: Timezone = "UTC"
+
+
+class ConsolidationSettings(Section):
+    backend: Literal["offline", "claude-code", "anthropic", "openai", "agent"] = "offline"
+    batch_size: PositiveInt = 20
+    quiet_seconds: Annotated[float, Field(ge=0)] = 60
+    max_retired_share: Share = 0.1
+
+
 class ButlerOverrides(Section):
     """What one butler may have of its own."""
 
@@ -146,6 +182,8 @@ class MemorySettings(Section):
     facts: FactSettings = FactSettings()
     rules: RuleSettings = RuleSettings()
     retrieval: RetrievalSettings = RetrievalSettings()
+    schedule: ScheduleSettings = ScheduleSettings()
+    consolidation: ConsolidationSettings = ConsolidationSettings()
     butlers: dict[str, ButlerOverrides] = {}
 
     def weights_of(self, butler: str) -> ScoreWeights:
@@ -157,11 +195,40 @@ class DatabaseSettings(Section):
     name: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,62}$")] = "butler_memory"
 
 
+class Job(Section):
+    """When a job of the engine runs, and what a host tells the session that it starts for it."""
+
+    cron: Cron
+    prompt: str
+
+
+class Consolidate(Job):
+    cron: Cron = "0 */6 * * *"
+    prompt: str = "Consolidate the episodes that wait"
+
+
+class DecaySweep(Job):
+    cron: Cron = "0 3 * * *"
+    prompt: str = "Sweep for what has faded or expired"
+
+
+class EpisodeCleanup(Job):
+    cron: Cron = "0 4 * * *"
+    prompt: str = "Delete the episodes whose time is over"
+
+
+class Jobs(Section):
+    consolidate: Consolidate = Consolidate()
+    decay_sweep: DecaySweep = DecaySweep()
+    episode_cleanup: EpisodeCleanup = EpisodeCleanup()
+
+
 class ButlerSettings(Section):
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")] = "memory"
     port: Annotated[int, Field(ge=1, le=65535)] = 8150
     description: str = "Shared long-term memory of all butlers"
     db: DatabaseSettings = DatabaseSettings()
+    schedule: Jobs = Jobs()
     memory: MemorySettings = MemorySettings()
 
 

@@ -159,5 +159,14 @@ class SearchMode(StrEnum):
     KEYWORD = "keyword"
 
 
+class ContextStatus(StrEnum):
+    """How a context came out. Empty and failed are told apart: a failure is `degraded` (C6)."""
+
+    OK = "ok"
+    EMPTY = "empty"
+    DEGRADED = "degraded"
+    BUDGET_TOO_SMALL = "budget_too_small"
+
+
 LIVE_VALIDITY = frozenset({Validity.ACTIVE, Validity.FADING})
 LIVE_STATUS = frozenset({RuleStatus.ACTIVE, RuleStatus.FADING})

@@ -103,3 +103,9 @@ def _with_aliases(entry: Predicate) -> Predicate:
 
 
 _BY_NAME: dict[str, Predicate] = {p.name: _with_aliases(p) for p in BUILTIN}
+
+
+def other_words(predicate_key: str) -> tuple[str, ...]:
+    """What else a built-in predicate is called, for the text index."""
+    known = _BY_NAME.get(predicate_key)
+    return known.aliases if known else ()

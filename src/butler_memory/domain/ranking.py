@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
 from butler_memory.domain.clock import days_between
 from butler_memory.domain.kinds import Maturity, MemoryType, Permanence
+from butler_memory.domain.predicates import Registry
+from butler_memory.domain.text import stems, subject_key
 from butler_memory.settings import FloorSettings, ScoreWeights
 
 RECENCY_HALF_LIFE_DAYS = 30.0
@@ -22,9 +26,12 @@ MATURITY_WEIGHT = {
     Maturity.PROVEN: 1.15,
     Maturity.ANTI_PATTERN: 1.0,
 }
-
+# In what order rules are served: what has proved itself, then what must not be done again (C2).
+TRUST_ORDER = (Maturity.PROVEN, Maturity.ANTI_PATTERN, Maturity.ESTABLISHED, Maturity.CANDIDATE)
 
 CORE_IMPORTANCE = 8.0
+# A question that calls a memory by its name is about it, however much else it says.
+NAMED_COVERS = 0.5
 
 
 class Fusion(StrEnum):
@@ -59,6 +66,7 @@ class Candidate:
     effective_confidence: float
     last_referenced_at: datetime | None
     row: dict[str, Any]
+    named: float = 0.0
 
     @property
     def absolute(self) -> float:
@@ -66,8 +74,19 @@ class Candidate:
 
         A question of stop words has no IDF to cover, a missing model no cosine: then the other one speaks alone.
         """
-        given = [max(0.0, signal) for signal in (self.cosine, self.coverage) if signal is not None]
+        covered = None if self.coverage is None else max(self.coverage, NAMED_COVERS * self.named)
+        given = [max(0.0, signal) for signal in (self.cosine, covered) if signal is not None]
         return sum(given) / len(given) if given else 0.0
+
+    @property
+    def names(self) -> list[frozenset[str]]:
+        """What a question may call this memory by: its tags, whom it is about, and a predicate of somebody's own.
+
+        The built-in predicates are words of every day: "I would like to" does not ask for what somebody likes.
+        """
+        subject, predicate = self.row["subject"] or "", self.row["predicate"] or ""
+        own = [name for name, usual in ((subject, is_user(subject)), (predicate, is_usual(predicate))) if not usual]
+        return [words for name in (*self.row["tags"], *own) if (words := name_words(name))]
 
     @property
     def is_core(self) -> bool:
@@ -94,8 +113,33 @@ def recency(last_referenced_at: datetime | None, created_at: datetime, now: date
     return float(2.0 ** (-days_between(last_referenced_at or created_at, now) / RECENCY_HALF_LIFE_DAYS))
 
 
+def with_names(candidates: list[Candidate], question: str) -> list[Candidate]:
+    """Marks the memories that the question names; a name that many share says little about each."""
+    words = stems(question)
+    sharers = Counter(name for candidate in candidates for name in set(candidate.names))
+
+    def named(candidate: Candidate) -> float:
+        return max((1 / sharers[name] for name in candidate.names if name <= words), default=0.0)
+
+    return [replace(candidate, named=named(candidate)) for candidate in candidates]
+
+
+@lru_cache(maxsize=16_384)
+def name_words(name: str) -> frozenset[str]:
+    return stems(name.replace("_", " ").replace("-", " "))
+
+
+def is_user(subject: str) -> bool:
+    return not subject or subject_key(subject) == "user"
+
+
+@lru_cache(maxsize=4096)
+def is_usual(predicate: str) -> bool:
+    return not predicate or Registry({}).find(predicate).builtin
+
+
 def above_floor(candidates: list[Candidate], floor: FloorSettings) -> list[Candidate]:
-    """Silence is better than noise: an absolute bar, and one relative to the best."""
+    """Silence is better than noise: an absolute bar, and one relative to the best (S10)."""
     if not candidates:
         return []
     best = max(candidate.absolute for candidate in candidates)
@@ -124,6 +168,11 @@ def by_composite(
 def in_order(scored: list[Scored]) -> list[Scored]:
     """Score, then the newer one, then the id: never by chance (S6)."""
     return sorted(scored, key=lambda s: (-s.score, -s.candidate.created_at.timestamp(), s.candidate.id))
+
+
+def in_order_of_trust(scored: list[Scored]) -> list[Scored]:
+    """Rules by maturity, and in the order given within each; other memories stay as they are."""
+    return sorted(scored, key=lambda s: TRUST_ORDER.index(s.candidate.maturity) if s.candidate.maturity else 0)
 
 
 def _scored(candidate: Candidate, relevance: float, weights: ScoreWeights, now: datetime) -> Scored:

@@ -40,6 +40,7 @@ NAME_CHARS = 200  # subject and predicate
 KEY_BYTES = 4 * NAME_CHARS
 TAGS, TAG_CHARS = 32, 64
 BATCH_ITEMS = 200
+BATCH_CONTEXTS = 50
 ID_CHARS = 200
 
 SCOPE = re.compile(r"^(global|\*|[a-z0-9][a-z0-9_-]{0,62}|project:[a-z0-9][a-z0-9._-]{0,62})\Z")
@@ -282,21 +283,22 @@ class StoreRule(Request):
     idempotency_key: CallerId | None = None
 
 
-class IngestBatch(Request):
-    episodes: Annotated[
-        list[Any],
-        BeforeValidator(_json_text),
-        WithJsonSchema({"type": "array", "items": {"type": "object"}, "maxItems": BATCH_ITEMS}),
-    ]
+def _listed(limit: int) -> Any:
+    """A list whose items are checked one by one, so that a bad one does not spoil the rest."""
 
-    @model_validator(mode="after")
-    def _bounded(self) -> Self:
-        if not self.episodes:
-            raise PydanticCustomError("blank", "must not be empty", {"field": "episodes"})
-        if len(self.episodes) > BATCH_ITEMS:
-            given: dict[str, Any] = {"limit": BATCH_ITEMS, "field": "episodes"}
-            raise PydanticCustomError("too_large", "has more than {limit} items", given)
-        return self
+    def check(items: list[Any]) -> list[Any]:
+        if not items:
+            raise PydanticCustomError("blank", "must not be empty")
+        if len(items) > limit:
+            raise PydanticCustomError("too_large", "has more than {limit} items", {"limit": limit})
+        return items
+
+    schema = {"type": "array", "items": {"type": "object"}, "maxItems": limit}
+    return Annotated[list[Any], BeforeValidator(_json_text), AfterValidator(check), WithJsonSchema(schema)]
+
+
+class IngestBatch(Request):
+    episodes: _listed(BATCH_ITEMS)  # type: ignore[valid-type]
 
 
 class OneMemory(Request):
@@ -385,12 +387,19 @@ class RecallMemories(Request):
     explain: bool = False
 
 
+TokenBudget = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=100_000)]
+
+
 class BuildContext(Request):
     """An empty prompt is a session's start; one of any length works (C6, C9)."""
 
-    trigger_prompt: Text = ""
+    trigger_prompt: Annotated[Text, AfterValidator(str.strip)] = ""
     butler: Scope | None = None
-    token_budget: Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=100_000)] | None = None
+    token_budget: TokenBudget | None = None
+
+
+class BuildContexts(Request):
+    requests: _listed(BATCH_CONTEXTS)  # type: ignore[valid-type]
 
 
 RequestT = TypeVar("RequestT", bound=BaseModel)

@@ -36,8 +36,9 @@ def build_server(memory: Memory, principal_of: FindPrincipal, tools: Sequence[To
     async def call_tool(context: Context, call: CallToolRequestParams) -> CallToolResult:
         arguments = call.arguments or {}
         try:
-            answer = await _find(by_name, call.name).call(memory, await principal_of(context), arguments)
-            return _rendered(answer)
+            tool = _find(by_name, call.name)
+            answer = await tool.call(memory, await principal_of(context), arguments)
+            return _as_text(answer) if tool.plain else _rendered(answer)
         except ButlerMemoryError as error:
             return _refused(error, arguments)
         except Exception as error:  # noqa: BLE001  the caller's session must go on, whatever broke here
@@ -62,6 +63,12 @@ def _find(by_name: Mapping[str, ToolSpec], name: str) -> ToolSpec:
 def _rendered(answer: dict[str, Any], *, is_error: bool = False) -> CallToolResult:
     text = json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
     return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=answer, is_error=is_error)
+
+
+def _as_text(answer: dict[str, Any]) -> CallToolResult:
+    """The block alone is what the model reads; what is said about it goes beside it."""
+    about = {name: value for name, value in answer.items() if name != "block"}
+    return CallToolResult(content=[TextContent(type="text", text=answer["block"])], _meta=about)
 
 
 def _refused(error: ButlerMemoryError, arguments: Mapping[str, Any]) -> CallToolResult:

@@ -12,6 +12,8 @@ from typing import Any
 from mcp.types import Tool, ToolAnnotations
 
 from butler_memory.domain.requests import (
+    BuildContext,
+    BuildContexts,
     ConfirmMemory,
     IngestBatch,
     OneMemory,
@@ -48,13 +50,14 @@ class ToolSpec:
     repeatable: bool = False
     destroys: bool = False
     always_loaded: bool = False
+    plain: bool = False  # answers with a text, not a structure: where there is one, clients show the model only that
 
     def as_tool(self) -> Tool:
         return Tool(
             name=self.name,
             description=self.description,
             input_schema=input_schema(self.request),
-            output_schema={"type": "object"},
+            output_schema=None if self.plain else {"type": "object"},
             annotations=ToolAnnotations(
                 read_only_hint=self.reads,
                 destructive_hint=self.destroys,
@@ -102,6 +105,22 @@ TOOLS: tuple[ToolSpec, ...] = (
         "scope: your own by default. min_confidence=0 includes what has faded; explain=true says why.",
         SearchMemories,
         Memory.search,
+        reads=True,
+    ),
+    ToolSpec(
+        "memory_context",
+        "A block of what matters for a prompt, for the start of a session: facts, rules, recent episodes within "
+        "token_budget. Without a prompt: core memory and what is recent.",
+        BuildContext,
+        Memory.context,
+        reads=True,
+        plain=True,
+    ),
+    ToolSpec(
+        "memory_context_batch",
+        "memory_context for up to 50 requests at once; one result per item.",
+        BuildContexts,
+        Memory.context_batch,
         reads=True,
     ),
     ToolSpec(

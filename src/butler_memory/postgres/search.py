@@ -8,11 +8,12 @@ Exact within the tenant: no approximate index, every filter before the limit. Th
     kept      those that confidence does not hide
     matched   (row, lexeme) for the query's lexemes
     weighed   each lexeme's IDF within what is kept
+    heaviest  the query's rarest lexemes: a long prompt is not less about a memory for all else that it says
     lexical   sum of matched IDF / sqrt(distinct lexemes of the row), and how much of the query that covers
     scaled    both signals between 0 and 1, and both ranks
     fused     convex or reciprocal-rank fusion
     smoothed  an episode gets a little of its neighbours in the same session
-    gated     the best of all; or, for a context, of each type, with core memory and what happened last
+    gated     the best of all; or, for a context, the best (without a prompt, the newest) of each type, and core memory
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import Enum, auto
 from functools import lru_cache
 from typing import Any
 
@@ -62,6 +64,9 @@ class Found:
     decayed: int
     shadowed: int
 
+
+# A question is measured by its rarest lexemes: this many, or the square root of how many a long prompt has.
+COUNTED_LEXEMES = 8
 
 _EFFECTIVE = (
     "{t}.confidence * exp(-{t}.decay_rate * greatest(0, extract(epoch FROM %(now)s - {t}.last_confirmed_at) / 86400.0))"
@@ -142,7 +147,11 @@ weighed AS MATERIALIZED (
     FROM asked CROSS JOIN unnest(asked.lexemes) AS wanted CROSS JOIN total
     LEFT JOIN (SELECT lexeme, count(*)::float8 AS df FROM matched GROUP BY lexeme) seen ON seen.lexeme = wanted
 ),
-whole AS (SELECT nullif(sum(idf), 0) AS idf FROM weighed),
+heaviest AS (
+    SELECT idf, row_number() OVER (ORDER BY idf DESC) <= greatest({counted}, sqrt(count(*) OVER ())) AS counts
+    FROM weighed
+),
+whole AS (SELECT nullif(sum(idf) FILTER (WHERE counts), 0) AS idf FROM heaviest),
 lexical AS MATERIALIZED (
     SELECT matched.n, sum(weighed.idf) AS idf FROM matched JOIN weighed USING (lexeme) GROUP BY matched.n
 ),
@@ -150,7 +159,7 @@ signals AS (
     SELECT kept.n, kept.type, kept.id, kept.created_at, kept.occurred_at, kept.session_id, kept.effective,
            kept.core, dense.cosine, dense.nearness,
            coalesce(lexical.idf / sqrt(length(kept.search_vector)), 0) AS lexical,
-           CASE WHEN whole.idf IS NOT NULL THEN coalesce(lexical.idf / whole.idf, 0) END AS coverage
+           CASE WHEN whole.idf IS NOT NULL THEN least(1, coalesce(lexical.idf, 0) / whole.idf) END AS coverage
     FROM kept CROSS JOIN whole LEFT JOIN dense USING (n) LEFT JOIN lexical USING (n)
 ),
 scaled AS (
@@ -197,14 +206,9 @@ _ADMITTED = {
     SearchMode.KEYWORD: "lexical > 0",
     SearchMode.HYBRID: "nearness IS NOT NULL OR lexical > 0",
 }
-_BEST = (
-    "SELECT {what} FROM smoothed WHERE ({admitted}) {and_type} ORDER BY fused DESC, created_at DESC, id LIMIT %(gate)s"
-)
-_FOR_CONTEXT = """
-    SELECT * FROM smoothed WHERE n IN (
-        {best_of_each_type}
-        UNION ALL (SELECT n FROM smoothed WHERE core ORDER BY fused DESC, created_at DESC, id LIMIT %(gate)s)
-        UNION ALL (SELECT n FROM smoothed WHERE type = 'episode' ORDER BY occurred_at DESC, id LIMIT %(recent)s))"""
+_BY_SCORE = "fused DESC, created_at DESC, id"
+_BY_AGE = "coalesce(occurred_at, created_at) DESC, id"
+_FIRST = "SELECT {what} FROM smoothed WHERE {which} ORDER BY {order} LIMIT %(gate)s"
 _SESSIONS = "WINDOW in_session AS (PARTITION BY type, session_id ORDER BY occurred_at, id)"
 _SMOOTHING = """CASE WHEN type = 'episode' AND session_id IS NOT NULL THEN %(neighbours)s * (
     coalesce(lag(own_score) OVER in_session, 0) + coalesce(lead(own_score) OVER in_session, 0)) ELSE 0 END"""
@@ -231,9 +235,17 @@ _COLUMNS = """
     ) AS contested"""
 
 
+class Gating(Enum):
+    """Which rows come through the gate."""
+
+    BEST = auto()  # the best of all
+    BEST_OF_EACH = auto()  # of each type, and core memory
+    NEWEST_OF_EACH = auto()  # the same where nothing is asked
+
+
 @dataclass(frozen=True)
 class Question:
-    """One thing asked of `ranked`. `recent`: how many of the last episodes a context also wants; None for a search."""
+    """One thing asked of `ranked`."""
 
     asked: Asked
     filters: Filters
@@ -241,7 +253,7 @@ class Question:
     mode: SearchMode
     gate: int
     text_config: str
-    recent: int | None = None
+    gating: Gating = Gating.BEST
 
 
 async def ranked(conn: Conn, tenant: str, question: Question) -> Found:
@@ -268,7 +280,6 @@ def _all_parameters(tenant: str, question: Question) -> dict[str, Any]:
         "version": asked.version,
         "config": question.text_config,
         "gate": question.gate,
-        "recent": question.recent,
         "k": recipe.k,
         "dense_share": recipe.dense_share,
         "mean_shift": recipe.mean_shift,
@@ -277,11 +288,11 @@ def _all_parameters(tenant: str, question: Question) -> dict[str, Any]:
 
 
 def _statement_for(question: Question) -> str:
-    return _statement(question.filters.types, question.mode, question.recipe, question.recent is not None)
+    return _statement(question.filters.types, question.mode, question.recipe, question.gating)
 
 
 @lru_cache(maxsize=64)
-def _statement(types: tuple[MemoryType, ...], mode: SearchMode, recipe: Recipe, for_context: bool) -> str:
+def _statement(types: tuple[MemoryType, ...], mode: SearchMode, recipe: Recipe, gating: Gating) -> str:
     fusion = Fusion.CONVEX if mode is not SearchMode.HYBRID else recipe.fusion
     # Smoothing adds to a score between 0 and 1; ranks and raw nearness are left as they are.
     smooths = mode is SearchMode.HYBRID and fusion is Fusion.CONVEX and recipe.neighbours > 0
@@ -290,17 +301,21 @@ def _statement(types: tuple[MemoryType, ...], mode: SearchMode, recipe: Recipe, 
         fusion=_FUSION[(mode, fusion)],
         smoothing=_SMOOTHING if smooths else "0",
         sessions=_SESSIONS if smooths else "",
-        gated=_gate(types, _ADMITTED[mode], for_context=for_context),
+        gated=_gate(types, _ADMITTED[mode], gating),
         also_relevant="search_vector @@ (SELECT any_of FROM asked)",
         columns=_COLUMNS,
+        counted=COUNTED_LEXEMES,
     )
 
 
-def _gate(types: tuple[MemoryType, ...], admitted: str, *, for_context: bool) -> str:
-    if not for_context:
-        return _BEST.format(what="*", admitted=admitted, and_type="")
-    each = ["(" + _BEST.format(what="n", admitted=admitted, and_type=f"AND type = '{kind}'") + ")" for kind in types]
-    return _FOR_CONTEXT.format(best_of_each_type=" UNION ALL ".join(each))
+def _gate(types: tuple[MemoryType, ...], admitted: str, gating: Gating) -> str:
+    if gating is Gating.BEST:
+        return _FIRST.format(what="*", which=admitted, order=_BY_SCORE)
+    which, order = (admitted, _BY_SCORE) if gating is Gating.BEST_OF_EACH else ("true", _BY_AGE)
+    wanted = [f"({which}) AND type = '{kind}'" for kind in types]
+    parts = [_FIRST.format(what="n", which=each, order=order) for each in wanted]
+    parts.append(_FIRST.format(what="n", which="core", order=_BY_SCORE))
+    return f"SELECT * FROM smoothed WHERE n IN ({' UNION ALL '.join(f'({part})' for part in parts)})"
 
 
 def _sources(types: Sequence[MemoryType]) -> str:

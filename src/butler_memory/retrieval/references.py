@@ -1,9 +1,7 @@
-"""Counts what was read, in batches, off the read's path; never changes the answer being given (S7)."""
+"""Counts what was read, in batches; never changes the answer being given (S7)."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -14,8 +12,7 @@ from butler_memory.domain.kinds import MemoryType
 from butler_memory.errors import ButlerMemoryError
 from butler_memory.postgres import refs
 from butler_memory.postgres.database import Database
-
-FLUSH_EVERY_SECONDS = 1.0
+from butler_memory.retrieval.write_behind import WriteBehind
 
 log = logging.getLogger(__name__)
 
@@ -27,13 +24,12 @@ class References:
         self._database = database
         self._counts: dict[str, Counter[Key]] = defaultdict(Counter)
         self._last: dict[str, datetime] = {}
-        self._timer: asyncio.Task[None] | None = None
+        self._behind = WriteBehind(self.flush)
 
     def bump(self, tenant: str, keys: Iterable[Key], now: datetime) -> None:
         self._counts[tenant].update(keys)
         self._last[tenant] = max(now, self._last.get(tenant, now))
-        if self._timer is None or self._timer.done():
-            self._timer = asyncio.create_task(self._flush_soon())
+        self._behind.soon()
 
     async def flush(self) -> None:
         """Writes what has been counted; what cannot be written stays for the next time."""
@@ -48,15 +44,7 @@ class References:
                 self._counts[tenant].update(counts)
 
     async def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._timer
-        await self.flush()
-
-    async def _flush_soon(self) -> None:
-        await asyncio.sleep(FLUSH_EVERY_SECONDS)
-        await self.flush()
+        await self._behind.close()
 
     async def _write(self, tenant: str, counts: Counter[Key]) -> None:
         at = self._last[tenant]

@@ -9,7 +9,7 @@ from typing import Any
 from butler_memory.domain.clock import utc_text
 from butler_memory.domain.kinds import MemoryType, SearchMode
 from butler_memory.domain.predicates import Registry
-from butler_memory.domain.ranking import Candidate, Scored, above_floor, by_composite, in_order
+from butler_memory.domain.ranking import Candidate, Scored, above_floor, by_composite, in_order, with_names
 from butler_memory.domain.requests import RecallMemories, SearchMemories
 from butler_memory.domain.text import key, subject_key
 from butler_memory.postgres import predicates
@@ -67,7 +67,7 @@ async def recall(reader: Reader, who: Principal, request: RecallMemories, now: d
     filters = filters_for(who, request.scope, RECALLED, now, reader.threshold(request.min_confidence))
     question = reader.question(asked, filters, SearchMode.HYBRID, retrieval.gate)
     found = await reader.database.read(who.tenant, lambda conn: table.ranked(conn, who.tenant, question))
-    relevant = above_floor(found.candidates, retrieval.floor)
+    relevant = above_floor(with_names(found.candidates, request.topic), retrieval.floor)
     scored = by_composite(relevant, reader.settings.weights_of(who.butler), now)
     degraded = [] if asked.vector is not None else ["no_embedding_model"]
     below = len(found.candidates) - len(relevant)

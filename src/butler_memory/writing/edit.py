@@ -216,6 +216,6 @@ def _created(
         1,
         EventType.CREATED,
         values,
-        indexed=desk.vectors.indexed(ticket, values["tags"]),
+        indexed=desk.vectors.indexed(ticket, values["tags"], values.get("predicate_key", "")),
         links=(Link(Relation.SUPERSEDES, kind, old.id),),
     )

@@ -23,7 +23,7 @@ from butler_memory.errors import Forbidden
 from butler_memory.postgres import keys
 from butler_memory.postgres.changes import Change, apply
 from butler_memory.postgres.database import Conn
-from butler_memory.security.principal import Principal, own_butler
+from butler_memory.security.principal import Principal, own_butler, require_writer
 from butler_memory.settings import EpisodeSettings
 from butler_memory.writing.desk import Desk, Written, author_of, repeated
 from butler_memory.writing.vectors import Ticket
@@ -31,6 +31,7 @@ from butler_memory.writing.vectors import Ticket
 
 async def store_episode(desk: Desk, who: Principal, request: StoreEpisode, now: datetime) -> Written:
     _check_gate(who)
+    require_writer(who)
     butler = own_butler(who, request.butler)
     return await _store(desk, who, request, butler, now, await desk.vectors.soon(one_line(request.content)))
 

@@ -189,7 +189,7 @@ class _Job:
             1,
             EventType.CREATED,
             values,
-            indexed=self.desk.vectors.indexed(self.ticket, values["tags"]),
+            indexed=self.desk.vectors.indexed(self.ticket, values["tags"], place.predicate_key),
             links=links,
         )
         await apply(conn, self.author, [change])

@@ -10,7 +10,8 @@ from typing import Any
 from uuid import UUID
 
 from butler_memory.domain.kinds import MemoryType
-from butler_memory.domain.records import AnyMemory
+from butler_memory.domain.predicates import other_words
+from butler_memory.domain.records import AnyMemory, Fact
 from butler_memory.embedding.ports import Embedder, Vector
 from butler_memory.errors import ButlerMemoryError, Unavailable
 from butler_memory.postgres import memories
@@ -29,12 +30,13 @@ class NeedsVector(Exception):
     """This write replaces something or could be a duplicate: it must not go without its vector."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Ticket:
-    """A text on its way to its vector."""
+    """A text on its way to its vector. `went_without`: the row was last written before the vector was there."""
 
     text: str
     task: asyncio.Task[Vector]
+    went_without: bool = False
 
     @property
     def vector(self) -> Vector | None:
@@ -74,16 +76,20 @@ class Vectors:
         if not ticket.task.done():
             raise Unavailable("The embedding model is too busy.", reason="embedding_timeout")
 
-    def indexed(self, ticket: Ticket, tags: Sequence[str]) -> Indexed:
-        return Indexed(_searched(ticket.text, tags), ticket.vector, self.version, self._text_config)
+    def indexed(self, ticket: Ticket, tags: Sequence[str], predicate_key: str = "") -> Indexed:
+        vector = ticket.vector
+        ticket.went_without = vector is None  # asking again later would be too late: it may come meanwhile
+        return Indexed(_searched(ticket.text, tags, predicate_key), vector, self.version, self._text_config)
 
     def retagged(self, memory: AnyMemory, tags: Sequence[str]) -> Indexed:
         """New tags for the same text."""
-        return Indexed(_searched(memory.line, tags), None, self.version, self._text_config, keeps_vector=True)
+        predicate_key = memory.predicate_key if isinstance(memory, Fact) else ""
+        text = _searched(memory.line, tags, predicate_key)
+        return Indexed(text, None, self.version, self._text_config, keeps_vector=True)
 
     def catch_up(self, tenant: str, kind: MemoryType, memory_id: UUID, ticket: Ticket) -> None:
         """After a write that went without: store the vector as soon as it is there."""
-        if ticket.vector is None and not ticket.hopeless:
+        if ticket.went_without and not ticket.hopeless:
             self._start(self._store_late(tenant, kind, memory_id, ticket))
 
     async def close(self) -> None:
@@ -117,6 +123,10 @@ class Vectors:
             log.error("embedding failed: %s", type(task.exception()).__name__)
 
 
-def _searched(line: str, tags: Sequence[str]) -> str:
-    """A memory is found by its tags too (aliases, topics); only its line has a vector and is printed."""
-    return " ".join([line, *(tag.replace("_", " ").replace("-", " ") for tag in tags)])
+def _searched(line: str, tags: Sequence[str], predicate_key: str) -> str:
+    """A memory is found by its tags too, and by other words for its predicate: "where do I work" asks for an employer.
+
+    Only the line itself has a vector and is printed.
+    """
+    words = [*tags, *other_words(predicate_key)]
+    return " ".join([line, *(word.replace("_", " ").replace("-", " ") for word in words)])
