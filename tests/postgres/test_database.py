@@ -17,6 +17,7 @@ from butler_memory.postgres.provision import Urls
 from butler_memory.postgres.seam import Contended
 from conftest import rows
 
+Way = Callable[[Database, str, Callable[[Conn], Awaitable[Any]]], Awaitable[Any]]
 SECRET = "violet-heron-4711"
 
 
@@ -55,6 +56,10 @@ async def takes_too_long(conn: Conn) -> None:
     await conn.execute("SELECT pg_sleep(30)")
 
 
+both_ways = pytest.mark.parametrize("way", [Database.run, Database.read])
+
+
+@both_ways
 @pytest.mark.parametrize(
     ("work", "error"),
     [
@@ -65,7 +70,7 @@ async def takes_too_long(conn: Conn) -> None:
     ],
 )
 async def test_g1_a_pooled_connection_does_not_carry_the_last_tenant(
-    narrow: Database, work: Callable[[Conn], Awaitable[None]], error: type[Exception] | None
+    narrow: Database, way: Way, work: Callable[[Conn], Awaitable[None]], error: type[Exception] | None
 ) -> None:
     before = await left_behind(narrow)
     seen: list[str] = []
@@ -77,9 +82,9 @@ async def test_g1_a_pooled_connection_does_not_carry_the_last_tenant(
 
     if error:
         with pytest.raises(error):
-            await narrow.run("A", watched)
+            await way(narrow, "A", watched)
     else:
-        await narrow.run("A", watched)
+        await way(narrow, "A", watched)
     assert seen == ["A"]
     assert await left_behind(narrow) == (before[0], ""), "the same backend, and no tenant"
 
@@ -94,7 +99,8 @@ async def sleeping(urls: Urls, pid: int) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_g1_a_cancelled_request_leaves_no_tenant_behind(narrow: Database, urls: Urls) -> None:
+@both_ways
+async def test_g1_a_cancelled_request_leaves_no_tenant_behind(narrow: Database, urls: Urls, way: Way) -> None:
     before = await left_behind(narrow)
     at_work = asyncio.Event()
 
@@ -103,7 +109,7 @@ async def test_g1_a_cancelled_request_leaves_no_tenant_behind(narrow: Database, 
         at_work.set()
         await conn.execute("SELECT pg_sleep(30)")
 
-    task = asyncio.create_task(narrow.run("A", work))
+    task = asyncio.ensure_future(way(narrow, "A", work))
     await at_work.wait()
     await asyncio.wait_for(sleeping(urls, before[0]), 5)
     task.cancel()

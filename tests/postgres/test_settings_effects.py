@@ -60,6 +60,12 @@ SEEN: dict[str, str] = {
     "retrieval.floor.relevance": "test_s10_the_floor_is_as_high_as_set",
     "retrieval.floor.of_best": "test_s10_the_floor_is_as_near_to_the_best_as_set",
     "retrieval.text_config": "test_words_are_compared_as_the_text_configuration_says",
+    "retrieval.context_token_budget": "postgres/test_context.py::test_c1_the_budget_is_as_large_as_set",
+    "retrieval.quotas.facts": "postgres/test_context.py::test_c2_the_quotas_share_the_budget_as_set",
+    "retrieval.quotas.rules": "postgres/test_context.py::test_c2_the_quotas_share_the_budget_as_set",
+    "retrieval.quotas.episodes": "postgres/test_context.py::test_c2_the_quotas_share_the_budget_as_set",
+    "retrieval.core_share": "postgres/test_context.py::test_c9_core_memory_has_the_share_that_is_set",
+    "retrieval.tokenizer": "postgres/test_context.py::test_c1_tokens_are_counted_by_the_tokenizer_that_is_named",
     "BUTLER_MEMORY_DATA_DIR": "test_up_stands_where_its_variables_say",
     "BUTLER_MEMORY_HOST": "test_up_stands_where_its_variables_say",
     "BUTLER_MEMORY_MODEL_PATH": "test_the_model_is_taken_from_where_it_lies",
@@ -74,7 +80,6 @@ SEEN: dict[str, str] = {
     "BUTLER_MEMORY_CONFIG": "test_the_named_file_is_the_one_that_is_read",
 }
 
-_CONTEXT = "read by the context, which is being built"
 _PROMOTION = "read by the marks and the sweep, which are not built yet"
 _JOBS = "read by the jobs, which are not built yet"
 _HOST = "what a butler host shows in its roster; there is no host yet"
@@ -93,12 +98,6 @@ NOT_YET: dict[str, str] = {
     "rules.promote_to_proven.min_age_days": _PROMOTION,
     "rules.harmful_to_antipattern.min_harmful": _PROMOTION,
     "rules.harmful_to_antipattern.max_effectiveness": _PROMOTION,
-    "retrieval.context_token_budget": _CONTEXT,
-    "retrieval.quotas.facts": _CONTEXT,
-    "retrieval.quotas.rules": _CONTEXT,
-    "retrieval.quotas.episodes": _CONTEXT,
-    "retrieval.core_share": _CONTEXT,
-    "retrieval.tokenizer": _CONTEXT,
     "schedule.timezone": _JOBS,
     "consolidation.backend": _JOBS,
     "consolidation.batch_size": _JOBS,

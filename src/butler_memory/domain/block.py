@@ -202,7 +202,8 @@ def _filled(
     measure: Measure,
 ) -> dict[MemoryType, list[Line]]:
     """Each section in its quota and what the one before it left; then what is still left goes round once more."""
-    shares = {MemoryType.FACT: quotas.facts, MemoryType.RULE: quotas.rules, MemoryType.EPISODE: quotas.episodes}
+    quota = {MemoryType.FACT: quotas.facts, MemoryType.RULE: quotas.rules, MemoryType.EPISODE: quotas.episodes}
+    shares = {kind: share for kind, share in quota.items() if share > 0}  # none means: not this section
     filled: dict[MemoryType, list[Line]] = {}
     left = 0.0
     for kind, share in shares.items():

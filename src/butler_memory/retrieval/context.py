@@ -26,6 +26,8 @@ from butler_memory.security.principal import Principal, own_butler
 
 # A session that waits longer than this for its memory starts without.
 PATIENCE_SECONDS = 2.0
+# In characters: about what the embedding model reads to the end.
+LONG_PROMPT = 1000
 HEAD_AND_TAIL = "\n…\n"
 
 NO_MODEL = "no_embedding_model"
@@ -63,6 +65,17 @@ class _Wanted:
     budget: int
 
     @property
+    def parts(self) -> list[str]:
+        """What is asked: the prompt, and of a long one its first and last line too.
+
+        The model reads only the beginning of a long text, and in a pasted log the question's words are few.
+        """
+        if len(self.prompt) <= LONG_PROMPT:
+            return [self.prompt]
+        lines = [line.strip()[:LONG_PROMPT] for line in self.prompt.splitlines() if line.strip()]
+        return list(dict.fromkeys([self.prompt, lines[0], lines[-1]]))
+
+    @property
     def is_cut(self) -> bool:
         return self.prompt != self.request.trigger_prompt
 
@@ -74,17 +87,16 @@ async def contexts(
     wanted = [_wanted(reader, who, request) for request in requests]
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            asked = await reader.asked_many([each.prompt for each in wanted])
-            questions = [_question(reader, each, question, now) for each, question in zip(wanted, asked, strict=True)]
+            parts = [(each, part) for each in wanted for part in each.parts]
+            asked = await reader.asked_many([part for _, part in parts])
+            questions = [_question(reader, each, one, now) for (each, _), one in zip(parts, asked, strict=True)]
             found = await reader.database.read(who.tenant, lambda conn: ranked_many(conn, who.tenant, questions))
     except (Unavailable, RateLimited) as error:
         return [_failed(reader, error.reason or error.code) for _ in wanted]
     except TimeoutError:
         return [_failed(reader, "timeout") for _ in wanted]
-    return [
-        _context(reader, each, question, rows, now, log=log)
-        for each, question, rows in zip(wanted, asked, found, strict=True)
-    ]
+    answers = iter(zip(asked, found, strict=True))
+    return [_context(reader, each, [next(answers) for _ in each.parts], now, log=log) for each in wanted]
 
 
 async def again(reader: Reader, who: Principal, served: ServedContext, now: datetime) -> Context | None:
@@ -123,9 +135,11 @@ def _failed(reader: Reader, reason: str) -> Context:
     return Context("", ContextStatus.DEGRADED, (reason,), 0, reader.counter.name, None)
 
 
-def _context(reader: Reader, wanted: _Wanted, asked: Asked, found: Found, now: datetime, *, log: bool) -> Context:
+def _context(
+    reader: Reader, wanted: _Wanted, answers: Sequence[tuple[Asked, Found]], now: datetime, *, log: bool
+) -> Context:
     retrieval = reader.settings.retrieval
-    scored = _chosen(reader, wanted, found.candidates, now)
+    scored = _chosen(reader, wanted, _merged(answers), now)
     made = block.build(
         {kind: [entry_of(item, now, core=core) for item, core in items] for kind, items in scored.items()},
         budget=wanted.budget,
@@ -134,7 +148,7 @@ def _context(reader: Reader, wanted: _Wanted, asked: Asked, found: Found, now: d
         prompt=wanted.prompt,
         count=reader.counter.count,
     )
-    degraded = _degraded(wanted, asked)
+    degraded = _degraded(wanted, answers[0][0])
     status = _status(made, degraded)
     context = Context(made.text, status, degraded, made.tokens, reader.counter.name, new_id(now))
     if log:
@@ -143,12 +157,22 @@ def _context(reader: Reader, wanted: _Wanted, asked: Asked, found: Found, now: d
     return context
 
 
+def _merged(answers: Sequence[tuple[Asked, Found]]) -> list[Candidate]:
+    """Each memory as the part of the prompt sees it that it fits best."""
+    best: dict[UUID, Candidate] = {}
+    for asked, found in answers:
+        for candidate in with_names(found.candidates, asked.text):
+            known = best.get(candidate.id)
+            if known is None or candidate.absolute > known.absolute:
+                best[candidate.id] = candidate
+    return list(best.values())
+
+
 def _chosen(
     reader: Reader, wanted: _Wanted, candidates: list[Candidate], now: datetime
 ) -> dict[MemoryType, list[tuple[Scored, bool]]]:
     """Each type by itself, best first: what the prompt asks for, and core memory, marked where only that."""
     weights = reader.settings.weights_of(wanted.who.butler)
-    candidates = with_names(candidates, wanted.prompt)
     chosen = {}
     for kind in MemoryType:
         of_kind = [candidate for candidate in candidates if candidate.type is kind]

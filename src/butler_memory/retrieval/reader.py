@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-import numpy as np
-
 from butler_memory.domain.kinds import MemoryType, SearchMode
 from butler_memory.domain.ranking import Recipe
 from butler_memory.embedding.counting import TokenCounter
-from butler_memory.embedding.ports import Embedder, Vector
+from butler_memory.embedding.ports import Embedder
 from butler_memory.errors import Unavailable
 from butler_memory.postgres.database import Database
 from butler_memory.postgres.search import Asked, Filters, Gating, Question
@@ -23,8 +21,6 @@ from butler_memory.settings import MemorySettings
 
 # A reader waits longer than a writer: an answer by keywords alone is worse than one a moment later.
 PATIENCE_SECONDS = 1.0
-# About 200 tokens, which the model reads to the end.
-END_CHARACTERS = 800
 
 
 @dataclass(frozen=True)
@@ -42,14 +38,13 @@ class Reader:
 
     async def asked_many(self, texts: Sequence[str]) -> list[Asked]:
         """Each question with its vector, or without one if there is no model (S12) or nothing to embed."""
-        pieces = [ends(text) if text else [] for text in texts]
-        flat = [piece for parts in pieces for piece in parts]
+        wanted = list(dict.fromkeys(text for text in texts if text))
         try:
-            made = iter(await asyncio.wait_for(self.embedder.embed(flat), PATIENCE_SECONDS) if flat else [])
+            made = await asyncio.wait_for(self.embedder.embed(wanted), PATIENCE_SECONDS) if wanted else []
         except (Unavailable, TimeoutError):
-            return [Asked(text, None, self.embedder.version) for text in texts]
-        vectors = [middle([next(made) for _ in parts]) for parts in pieces]
-        return [Asked(text, vector, self.embedder.version) for text, vector in zip(texts, vectors, strict=True)]
+            made = []
+        vectors = dict(zip(wanted, made, strict=False))
+        return [Asked(text, vectors.get(text), self.embedder.version) for text in texts]
 
     def question(
         self, asked: Asked, filters: Filters, mode: SearchMode, gate: int, gating: Gating = Gating.BEST
@@ -60,22 +55,6 @@ class Reader:
 
     def threshold(self, asked: float | None) -> float:
         return self.settings.facts.retrieval_confidence_threshold if asked is None else asked
-
-
-def ends(text: str) -> list[str]:
-    """The model reads only the beginning of a long text, and what is wanted often stands at its end (C6)."""
-    if len(text) <= 2 * END_CHARACTERS:
-        return [text]
-    return [text[:END_CHARACTERS], text[-END_CHARACTERS:]]
-
-
-def middle(vectors: Sequence[Vector]) -> Vector | None:
-    """The direction between vectors of length one."""
-    if len(vectors) < 2:
-        return vectors[0] if vectors else None
-    total = np.sum(vectors, axis=0, dtype=np.float32)
-    length = float(np.linalg.norm(total))
-    return np.divide(total, length, dtype=np.float32) if length > 0 else vectors[0]
 
 
 def filters_for(
