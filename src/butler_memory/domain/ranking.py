@@ -48,6 +48,7 @@ class Recipe:
     dense_share: float = 0.5
     mean_shift: float = 0.5
     neighbours: float = 0.1
+    cited: float = 0.4
 
 
 @dataclass(frozen=True)

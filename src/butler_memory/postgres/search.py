@@ -12,7 +12,8 @@ Exact within the tenant: no approximate index, every filter before the limit. Th
     lexical   sum of matched IDF / sqrt(distinct lexemes of the row), and how much of the query that covers
     scaled    both signals between 0 and 1, and both ranks
     fused     convex or reciprocal-rank fusion
-    smoothed  an episode gets a little of its neighbours in the same session
+    cited     the best facts, by the episodes they were derived from
+    smoothed  an episode gets a little of its neighbours in the same session, and of the best fact that cites it
     gated     the best of all; or, for a context, the best (without a prompt, the newest) of each type, and core memory
 """
 
@@ -174,8 +175,9 @@ scaled AS (
 fused AS (
     SELECT *, {fusion} AS own_score FROM scaled
 ),
+{cited}
 smoothed AS (
-    SELECT *, own_score + {smoothing} AS fused FROM fused {sessions}
+    SELECT fused.*, own_score {lift} AS fused FROM fused {from_cited} {sessions}
 ),
 gated AS MATERIALIZED ({gated})
 SELECT g.type, g.id, g.created_at, g.fused, g.cosine, g.lexical, g.coverage, g.dense_rank, g.lexical_rank,
@@ -209,8 +211,19 @@ _ADMITTED = {
 _BY_SCORE = "fused DESC, created_at DESC, id"
 _BY_AGE = "coalesce(occurred_at, created_at) DESC, id"
 _FIRST = "SELECT {what} FROM smoothed WHERE {which} ORDER BY {order} LIMIT %(gate)s"
+_CITED = """
+best_facts AS (SELECT id, own_score FROM fused WHERE type = 'fact' ORDER BY own_score DESC, id LIMIT %(gate)s),
+cited AS (
+    SELECT l.target_id AS cited_id, max(b.own_score) AS best
+    FROM best_facts b JOIN memory.memory_links l
+      ON l.tenant_id = %(tenant)s AND l.source_type = 'fact' AND l.source_id = b.id AND l.target_type = 'episode'
+         AND l.relation = 'derived_from'
+    GROUP BY l.target_id
+),"""
+_FROM_CITED = "LEFT JOIN cited ON type = 'episode' AND cited_id = fused.id"
+_LIFT = "+ %(cited)s * coalesce(best, 0)"
 _SESSIONS = "WINDOW in_session AS (PARTITION BY type, session_id ORDER BY occurred_at, id)"
-_SMOOTHING = """CASE WHEN type = 'episode' AND session_id IS NOT NULL THEN %(neighbours)s * (
+_SMOOTHING = """+ CASE WHEN type = 'episode' AND session_id IS NOT NULL THEN %(neighbours)s * (
     coalesce(lag(own_score) OVER in_session, 0) + coalesce(lead(own_score) OVER in_session, 0)) ELSE 0 END"""
 
 # What a result shows, whichever table it is from.
@@ -284,6 +297,7 @@ def _all_parameters(tenant: str, question: Question) -> dict[str, Any]:
         "dense_share": recipe.dense_share,
         "mean_shift": recipe.mean_shift,
         "neighbours": recipe.neighbours,
+        "cited": recipe.cited,
     }
 
 
@@ -294,12 +308,16 @@ def _statement_for(question: Question) -> str:
 @lru_cache(maxsize=64)
 def _statement(types: tuple[MemoryType, ...], mode: SearchMode, recipe: Recipe, gating: Gating) -> str:
     fusion = Fusion.CONVEX if mode is not SearchMode.HYBRID else recipe.fusion
-    # Smoothing adds to a score between 0 and 1; ranks and raw nearness are left as they are.
-    smooths = mode is SearchMode.HYBRID and fusion is Fusion.CONVEX and recipe.neighbours > 0
+    # Both add to a score between 0 and 1; ranks and raw nearness are left as they are.
+    adds = mode is SearchMode.HYBRID and fusion is Fusion.CONVEX
+    smooths = adds and recipe.neighbours > 0
+    cites = adds and recipe.cited > 0 and {MemoryType.FACT, MemoryType.EPISODE} <= set(types)
     return _RANK.format(
         sources=_sources(types),
         fusion=_FUSION[(mode, fusion)],
-        smoothing=_SMOOTHING if smooths else "0",
+        cited=_CITED if cites else "",
+        from_cited=_FROM_CITED if cites else "",
+        lift=(_SMOOTHING if smooths else "") + (_LIFT if cites else ""),
         sessions=_SESSIONS if smooths else "",
         gated=_gate(types, _ADMITTED[mode], gating),
         also_relevant="search_vector @@ (SELECT any_of FROM asked)",
