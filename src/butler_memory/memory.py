@@ -127,10 +127,11 @@ class Memory:
         return {"results": results, "request_context": request.request_context.given()}
 
     async def _ingest_one(self, who: Principal, item: Any, batch: IngestBatch) -> Json:
+        arguments = _as_item(item, batch.request_context.given())
         try:
-            return await self.store_episode(who, _as_item(item, batch.request_context.given()))
+            return await self.store_episode(who, arguments)
         except ButlerMemoryError as error:
-            return error.as_dict() | {"request_context": batch.request_context.given()}
+            return error.as_dict() | {"request_context": _lineage_of(arguments, batch)}
 
     async def get(self, who: Principal, arguments: Mapping[str, Any]) -> Json:
         request = self._parse(OneMemory, arguments)
@@ -138,13 +139,13 @@ class Memory:
 
         async def work(conn: Conn) -> Json:
             memory = await visible(conn, who, request.type, request.id)
-            references = await memories.references(conn, who.tenant, memory.type, memory.id)
+            beside = await memories.beside(conn, who.tenant, memory.type, memory.id)
             links = await memories.links(conn, who.tenant, memory.type, memory.id)
             sources = [x["id"] for x in links if x["way"] == "out" and x["relation"] == Relation.DERIVED_FROM]
             known = await memories.episode_status(conn, who.tenant, sources)
             shape: Json = plain_json(
                 {
-                    "memory": record_shape(memory, now) | references,
+                    "memory": record_shape(memory, now) | beside,
                     "links": {way: [_link(x) for x in links if x["way"] == way] for way in ("in", "out")},
                     "provenance": [
                         {"type": MemoryType.EPISODE, "id": source, "status": known.get(source, "erased")}
@@ -231,7 +232,16 @@ def _shape(written: Written, request: Request) -> Json:
 def _as_item(item: Any, lineage: Mapping[str, str]) -> Json:
     """The arguments of one item of a batch, under the batch's lineage; what is no object is refused as an argument."""
     given = item if isinstance(item, Mapping) else {"item": item}
-    return {"request_context": lineage, **given}
+    own = given.get("request_context")
+    return {**given, "request_context": lineage if own is None else own}
+
+
+def _lineage_of(item: Json, batch: Request) -> dict[str, str]:
+    """The item's own ids where they are well-formed, as in any answer (T2)."""
+    try:
+        return parse(Request, {"request_context": item["request_context"]}).request_context.given()
+    except ButlerMemoryError:
+        return batch.request_context.given()
 
 
 def _context_shape(context: Context, request: Request) -> Json:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID, uuid4
 
+import psycopg
 import pytest
+from psycopg import sql
 
 from butler_memory.bootstrap import Engine
 from butler_memory.domain.kinds import Cardinality, EventType, MemoryType, Permanence, Role, Validity
@@ -18,7 +21,7 @@ from butler_memory.postgres.provision import Urls
 from butler_memory.security.principal import Principal
 from butler_memory.writing.facts import store_fact
 from caller import Caller, conflict, forbidden
-from conftest import Hands, MakePrincipal, OpenEngine, owner_connection, rows
+from conftest import Hands, MakePrincipal, OpenEngine, Template, owner_connection, rows
 
 pytestmark = pytest.mark.usefixtures("ledger")
 
@@ -209,6 +212,15 @@ async def test_f2_older_evidence_arriving_late_never_retires_what_is_newer(ask: 
     assert await event_types(urls, newer["id"]) == ["created", "linked"]
 
 
+async def test_f2_a_value_that_is_over_does_not_retire_the_one_that_holds(ask: Caller, urls: Urls) -> None:
+    holds = await ask.user_says("Globex")
+    over = await ask.user_says("Acme", valid_from="2015-01-01T00:00:00Z", valid_to="2018-01-01T00:00:00Z")
+    assert (over["outcome"], over["state"], over["superseded_id"]) == ("created", "superseded", None)
+    assert await contents(urls) == ["Globex"]
+    assert [(x["relation"], x["id"]) for x in (await ask.shape(holds))["links"]["out"]] == [("supersedes", over["id"])]
+    assert (await ask.user_says("Initech", valid_to="2027-01-01T00:00:00Z"))["superseded_id"] == holds["id"]
+
+
 async def test_f4_aliases_of_a_predicate_share_one_key(ask: Caller, urls: Urls) -> None:
     await ask.fact("Paris", "lives_in")
     second = await ask.fact("Rome", "Residence", "The User")
@@ -229,6 +241,17 @@ async def test_f5_an_omitted_scope_finds_project_then_butler_then_global(
         await caller.forget(written)
     assert (await caller.row(await caller.fact("fresh")))["scope"] == "global"
     assert sorted(await contents(urls, "superseded")) == sorted(f"old {scope}" for scope in places)
+
+
+async def test_f5_an_omitted_scope_finds_each_of_many_values_where_it_is(ask: Caller, urls: Urls) -> None:
+    everywhere = await ask.user_says("penicillin", "allergy")
+    mine = await ask.user_says("house dust", "allergy", scope="health")
+    later = ask.in_session("later")
+    assert (await later.user_says("Penicillin", "allergic_to"))["id"] == everywhere["id"]
+    assert (await later.user_says("dust, house", "allergy"))["id"] == mine["id"], "in other words, too (F11)"
+    new = await later.user_says("nuts", "allergy")
+    assert (new["outcome"], (await ask.row(new))["scope"]) == ("created", "global")
+    assert await contents(urls) == ["house dust", "nuts", "penicillin"]
 
 
 async def test_f12_a_scoped_fact_leaves_the_global_one_alone(ask: Caller) -> None:
@@ -275,9 +298,45 @@ async def test_e6_keys_of_two_butlers_and_of_two_types_do_not_meet(ask: Caller, 
     assert [written["outcome"] for written in made] == ["created"] * 4
 
 
-async def stored_with_evidence(ask: Caller, *episodes: UUID) -> dict[str, Any]:
+@pytest.mark.parametrize("kind", ["fact", "rule", "episode"])
+async def test_e6_t3_keys_of_two_projects_do_not_meet(ask: Caller, principal: MakePrincipal, kind: str) -> None:
+    alpha, beta = [ask.as_(await principal(project=project)) for project in ("alpha", "beta")]
+    made = []
+    for caller in (alpha, beta, ask):
+        scope = (
+            {} if kind == "episode" else {"scope": f"project:{caller.who.project}" if caller.who.project else "global"}
+        )
+        made.append(await getattr(caller, kind)("Always say hello", idempotency_key="k", **scope))
+        again = await getattr(caller, kind)("Always say goodbye", idempotency_key="k", **scope)
+        assert (again["id"], again["outcome"]) == (made[-1]["id"], "duplicate")
+    assert [written["outcome"] for written in made] == ["created"] * 3
+    assert len({written["id"] for written in made}) == 3
+
+
+@pytest.fixture
+async def far_west(urls: Urls, template: Template, ledger: None) -> AsyncIterator[None]:
+    """A server that lives in another zone; the ledger is read in UTC again."""
+    name = psycopg.conninfo.conninfo_to_dict(urls.app)["dbname"]
+    database = sql.Identifier(str(name))
+    await template._admin(sql.SQL("ALTER DATABASE {} SET timezone = 'America/New_York'").format(database))
+    yield
+    await template._admin(sql.SQL("ALTER DATABASE {} RESET timezone").format(database))
+
+
+@pytest.mark.usefixtures("far_west")
+@pytest.mark.parametrize("moment", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"])
+async def test_l6_t4_the_ends_of_the_calendar_are_read_back_whatever_the_servers_zone(ask: Caller, moment: str) -> None:
+    first = await ask.fact("chess", "hobby", valid_from=moment)
+    assert (await ask.row(first))["valid_from"] == moment
+    assert (await ask.row(first))["created_at"] == "2026-03-01T12:00:00Z"
+    assert (await ask.fact("go", "hobby"))["outcome"] == "created"
+    assert (await ask.call("search", {"query": "chess"}))["results"] != []
+    assert (await ask.forget(first))["state"] == "retracted"
+
+
+async def stored_with_evidence(ask: Caller, *episodes: UUID, **given: Any) -> dict[str, Any]:
     """As consolidation will store it."""
-    request = parse(StoreFact, {"subject": "user", "predicate": "employer", "content": "Acme"})
+    request = parse(StoreFact, {"subject": "user", "predicate": "employer", "content": "Acme", **given})
     return (await store_fact(ask.memory._desk, ask.who, request, ask.memory._clock(), episodes)).as_dict()
 
 
@@ -295,6 +354,17 @@ async def test_f7_l1_evidence_is_linked_both_ways(ask: Caller) -> None:
     ]
     await ask.forget(episode)
     assert (await ask.shape(written))["provenance"][0]["status"] == "forgotten"
+
+
+async def test_f7_new_evidence_for_a_known_fact_is_linked_once(ask: Caller, urls: Urls) -> None:
+    first, second = [UUID((await ask.episode(f"Acme, said for the {n}. time"))["id"]) for n in (1, 2)]
+    written = await stored_with_evidence(ask, first)
+    again = await stored_with_evidence(ask, first, second)
+    assert (again["id"], again["outcome"]) == (written["id"], "duplicate")
+    assert again["links"] == [{"relation": "derived_from", "type": "episode", "id": str(second)}]
+    assert {source["id"] for source in (await ask.shape(written))["provenance"]} == {str(first), str(second)}
+    assert (await stored_with_evidence(ask, second))["links"] == []
+    assert await event_types(urls, written["id"]) == ["created", "linked"], "the same evidence again changes nothing"
 
 
 async def test_l1_a_link_to_nothing_is_refused_and_nothing_stays(ask: Caller, urls: Urls) -> None:
@@ -351,6 +421,88 @@ async def test_f4_a_new_alias_brings_its_facts_along(ask: Caller, admin: Princip
     assert (await ask.row(old))["predicate_key"] == "main_colour"
     assert (await ask.fact("blue", "tint"))["superseded_id"] == old["id"]
     assert (await ask.fact("green", "main colour"))["outcome"] == "superseded"
+
+
+async def test_f4_an_alias_that_another_own_predicate_holds_is_refused(
+    ask: Caller, admin: Principal, engine: Engine, urls: Urls
+) -> None:
+    await engine.memory.set_predicate(admin, Predicate("employer", aliases=("workplace",), builtin=False))
+    first = await ask.user_says("Acme", "employer")
+    for entry in (
+        Predicate("job", aliases=("employer",), builtin=False),
+        Predicate("job", aliases=("gig", "Workplace"), builtin=False),
+        Predicate("workplace", builtin=False),
+    ):
+        with conflict("alias_taken") as caught:
+            await engine.memory.set_predicate(admin, entry)
+        assert len(caught.value.data["taken"]) == 1
+    assert [row["name"] for row in await rows(urls, "SELECT name FROM memory.predicates")] == ["employer"]
+    assert (await ask.user_says("Globex", "workplace"))["superseded_id"] == first["id"]
+
+
+async def test_f4_a_word_given_back_takes_its_facts_along(
+    ask: Caller, admin: Principal, engine: Engine, urls: Urls
+) -> None:
+    await engine.memory.set_predicate(admin, Predicate("job", aliases=("gig",), builtin=False))
+    baker = await ask.user_says("baker", "gig")
+    assert await engine.memory.set_predicate(admin, Predicate("job", builtin=False)) == 1
+    assert (await ask.row(baker))["predicate_key"] == "gig"
+    cook = await ask.user_says("cook", "gig")
+    assert cook["superseded_id"] == baker["id"], "one value for one word, before and after"
+    teacher = await ask.user_says("teacher", "job")
+    assert teacher["outcome"] == "created"
+    for predicate, content in (("gig", "cook"), ("job", "teacher")):
+        found = await ask.call("search", {"predicate": predicate})
+        assert [result["content"] for result in found["results"]] == [content]
+    await ask.forget(teacher)
+    await engine.memory.set_predicate(admin, Predicate("job", aliases=("gig",), builtin=False))
+    with conflict("key_taken"):
+        await ask.restore(teacher)
+    assert await contents(urls) == ["cook"]
+
+
+async def test_f4_a_builtin_name_taken_as_an_alias_takes_all_its_words_along(
+    ask: Caller, admin: Principal, engine: Engine, urls: Urls
+) -> None:
+    """One value is never split over two keys, whichever of the words was used for it."""
+    acme = await ask.user_says("Acme", "works_at")
+    assert await engine.memory.set_predicate(admin, Predicate("gig", aliases=("employer",), builtin=False)) == 1
+    globex = await ask.user_says("Globex", "company")
+    assert globex["superseded_id"] == acme["id"]
+    found = await ask.call("search", {"predicate": "works_at"})
+    assert [result["content"] for result in found["results"]] == ["Globex"]
+    assert await engine.memory.set_predicate(admin, Predicate("gig", aliases=("company",), builtin=False)) == 0
+    assert (await ask.user_says("Initech", "company"))["superseded_id"] == globex["id"]
+    assert (await ask.user_says("Umbrella", "works_at"))["outcome"] == "created"
+
+
+async def test_f4_a_builtin_alias_taken_as_an_own_one_takes_only_its_facts_along(
+    ask: Caller, admin: Principal, engine: Engine
+) -> None:
+    acme, globex = await ask.fact("Acme", "company"), await ask.fact("Globex", "works_at", "Maria")
+    assert await engine.memory.set_predicate(admin, Predicate("client", aliases=("company",), builtin=False)) == 1
+    assert [(await ask.row(fact))["predicate_key"] for fact in (acme, globex)] == ["client", "employer"]
+    assert (await ask.fact("Initech", "company"))["superseded_id"] == acme["id"]
+
+
+async def test_f4_words_may_change_places_in_one_step(ask: Caller, admin: Principal, engine: Engine) -> None:
+    await engine.memory.set_predicate(admin, Predicate("shade", aliases=("tint",), builtin=False))
+    older, newer = await ask.fact("red", "hue"), await ask.fact("blue", "tint")
+    assert await engine.memory.set_predicate(admin, Predicate("shade", aliases=("hue",), builtin=False)) == 2
+    assert (await ask.row(older))["predicate_key"] == "shade"
+    assert (await ask.row(newer))["predicate_key"] == "tint"
+
+
+async def test_f4_a_forgotten_fact_comes_back_under_what_its_word_means_today(
+    ask: Caller, admin: Principal, engine: Engine
+) -> None:
+    await engine.memory.set_predicate(admin, Predicate("job", aliases=("gig",), builtin=False))
+    baker = await ask.fact("baker", "gig")
+    await ask.forget(baker)
+    await engine.memory.set_predicate(admin, Predicate("job", builtin=False))
+    await ask.restore(baker)
+    assert (await ask.row(baker))["predicate_key"] == "gig"
+    assert (await ask.fact("cook", "gig"))["superseded_id"] == baker["id"]
 
 
 async def test_f4_a_restored_fact_comes_back_to_the_slot_of_today(

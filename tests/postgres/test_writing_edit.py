@@ -47,10 +47,22 @@ async def test_f5_attributes_alone_are_changed_in_place(ask: Caller, urls: Urls,
     row = await ask.row(old)
     assert (row["importance"], row["permanence"], row["tags"], row["version"]) == (9, "permanent", ["garden"], 2)
     assert (row["decay_rate"], row["fades_at"], row["expires_at_conf"]) == (0.0, None, None)
-    await ask.edit(old, importance=9, content="ALWAYS water the plants.")
+    await ask.edit(old, importance=9, content="Always water the plants")
     assert (await ask.row(old))["version"] == 2, "nothing differs: nothing is written"
     found = await rows(urls, "SELECT event_type FROM memory.memory_events ORDER BY id")
     assert [row["event_type"] for row in found] == ["created", "revised"]
+
+
+@pytest.mark.parametrize(("kind", "state"), [("fact", "validity"), ("rule", "status")])
+async def test_f2_r9_a_capital_letter_or_a_full_stop_is_a_correction(ask: Caller, kind: str, state: str) -> None:
+    """Statements are compared in normal form (F10), a person's words to the letter."""
+    old = await getattr(ask, kind)("never use tabs")
+    for words in ("NEVER use tabs", "NEVER use tabs!"):
+        new = await ask.edit(old, content=words)
+        assert (new["outcome"], new["superseded_id"]) == ("superseded", old["id"])
+        assert (await ask.row(new))["content"] == words
+        assert (await ask.row(old))[state] == "superseded"
+        old = new
 
 
 async def test_r9_a_rules_new_text_starts_again_as_a_candidate(ask: Caller, urls: Urls) -> None:
@@ -74,6 +86,14 @@ async def test_f3_a_correction_into_another_live_value_is_a_conflict(ask: Caller
     with conflict("key_taken") as caught:
         await ask.edit(second, content="be brief!")
     assert caught.value.data == {"live_id": first["id"]}
+
+
+async def test_f11_a_correction_into_another_value_in_other_words_is_a_conflict(ask: Caller) -> None:
+    chess, go = [await ask.user_says(content, "hobby") for content in ("playing chess", "go")]
+    with conflict("key_taken") as caught:
+        await ask.edit(go, content="Chess playing")
+    assert caught.value.data == {"live_id": chess["id"]}
+    assert (await ask.edit(chess, content="chess, playing"))["outcome"] == "superseded", "its own words are free"
 
 
 async def test_f3_a_corrected_value_of_a_many_valued_key_gets_its_own_slot(ask: Caller) -> None:

@@ -75,6 +75,12 @@ async def test_e6_sixteen_retries_at_once_in_one_session_are_one_episode(ask: Ca
     assert len(await rows(urls, "SELECT 1 FROM memory.episodes")) == 1
 
 
+async def test_e6_where_a_session_ends_and_its_content_begins_is_part_of_the_key(ask: Caller) -> None:
+    first = await ask.episode("y\x1fz", session_id="x")
+    second = await ask.episode("z", session_id="x\x1fy")
+    assert (second["outcome"], second["id"] != first["id"]) == ("created", True)
+
+
 async def test_e6_an_explicit_key_outlives_the_words(ask: Caller) -> None:
     first = await ask.episode("It rained", session_id="s", idempotency_key="k")
     again = await ask.episode("It rained a lot", session_id="s", idempotency_key="k")
@@ -139,6 +145,22 @@ async def test_appendix_b_a_batch_answers_item_by_item(ask: Caller, urls: Urls) 
     assert results[4]["id"] == results[5]["id"]
     assert all(result["request_context"] == context for result in results)
     assert [row["request_id"] for row in await rows(urls, "SELECT request_id FROM memory.episodes")] == ["batch-1"] * 2
+
+
+async def test_t2_an_item_of_a_batch_keeps_its_own_context_and_else_has_the_batchs(ask: Caller, urls: Urls) -> None:
+    batch, own = {"request_id": "batch"}, {"request_id": "own", "session_id": "s"}
+    given = [
+        {"content": "a", "request_context": None},
+        {"content": "b", "request_context": own},
+        {"content": "c"},
+        {"content": " ", "request_context": own},
+        {"content": " ", "request_context": {"request_id": "own", "tenant": "B"}},
+        {"content": " "},
+    ]
+    results = (await ask.call("ingest_batch", {"episodes": given, "request_context": batch}))["results"]
+    assert [result["request_context"] for result in results] == [batch, own, batch, own, batch, batch]
+    found = await rows(urls, "SELECT content, request_id FROM memory.episodes ORDER BY content")
+    assert [(row["content"], row["request_id"]) for row in found] == [("a", "batch"), ("b", "own"), ("c", "batch")]
 
 
 async def test_t4_a_batch_is_bounded_and_not_empty(ask: Caller) -> None:

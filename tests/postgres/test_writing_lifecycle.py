@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -147,6 +148,45 @@ async def test_f2_restore_of_a_rule_is_refused_where_a_live_one_says_the_same(as
     with conflict("key_taken") as caught:
         await ask.restore(old)
     assert caught.value.data == {"live_id": new["id"]}
+
+
+async def test_f2_r1_restore_of_a_rule_may_replace_the_live_one_that_says_the_same(ask: Caller, urls: Urls) -> None:
+    old = await ask.rule("Be brief")
+    await ask.forget(old)
+    new = await ask.rule("Be brief!")
+    with conflict("key_taken") as caught:
+        await ask.restore(old)
+    assert "replace=true" in caught.value.recovery
+    back = await ask.restore(old, replace=True)
+    assert (back["state"], back["superseded_id"]) == ("active", new["id"])
+    assert back["links"] == [{"relation": "supersedes", "type": "rule", "id": new["id"]}]
+    row = await ask.row(new)
+    assert (row["status"], row["superseded_at"]) == ("superseded", "2026-03-01T12:00:00Z")
+    assert (await ask.row(old))["status"] == "active"
+    assert await events(urls) == ["created", "retracted", "created", "superseded", "restored"]
+
+
+async def test_f2_a_global_rule_is_not_replaced_for_the_sake_of_one_scope(ask: Caller, urls: Urls) -> None:
+    mine = await ask.rule("Be brief", scope="health")
+    await ask.forget(mine)
+    everyones = await ask.rule("Be brief")
+    with conflict("key_taken") as caught:
+        await ask.restore(mine, replace=True)
+    assert caught.value.data == {"live_id": everyones["id"]}
+    assert "replace" not in caught.value.recovery
+    assert (await ask.row(everyones))["status"] == "active"
+
+
+async def test_f2_of_many_restores_of_one_rule_at_once_one_wins(ask: Caller, urls: Urls) -> None:
+    gone = []
+    for _ in range(6):
+        gone.append(await ask.rule("Be brief"))
+        await ask.forget(gone[-1])
+    answers = await asyncio.gather(*(ask.restore(rule) for rule in gone), return_exceptions=True)
+    reasons = [getattr(answer, "reason", "") for answer in answers]
+    assert sorted(reasons) == ["", *["key_taken"] * 5]
+    await asyncio.gather(*(ask.restore(rule, replace=True) for rule in gone))
+    assert len(await rows(urls, "SELECT 1 FROM memory.rules WHERE status = 'active'")) == 1
 
 
 async def test_f5_a_forgotten_fact_is_not_confirmed_by_its_words(ask: Caller, urls: Urls) -> None:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from butler_memory.domain.kinds import EventType, Maturity, MemoryType
+from butler_memory.domain.kinds import EventType, Maturity, MemoryType, RuleStatus
 from butler_memory.postgres.changes import Author, Change, apply
 from butler_memory.postgres.provision import Urls
 from caller import Caller, conflict, forbidden
@@ -25,6 +25,13 @@ async def invert(ask: Caller, rule: dict[str, Any]) -> None:
     }
     change = Change(MemoryType.RULE, UUID(rule["id"]), 2, EventType.INVERTED, warning)
     author = Author(ask.who.tenant, "butler:health", ask.memory._clock(), ask.who.token_id)
+    await ask.memory._desk.database.run(ask.who.tenant, lambda conn: apply(conn, author, [change]))
+
+
+async def disable(ask: Caller, rule: dict[str, Any]) -> None:
+    """What a person will do in a later issue, by the one way a memory changes."""
+    change = Change(MemoryType.RULE, UUID(rule["id"]), 2, EventType.DISABLED, {"status": RuleStatus.DISABLED})
+    author = Author(ask.who.tenant, "admin:desk", ask.memory._clock(), ask.who.token_id)
     await ask.memory._desk.database.run(ask.who.tenant, lambda conn: apply(conn, author, [change]))
 
 
@@ -105,6 +112,42 @@ async def test_r4_a_rule_cannot_be_edited_or_restored_into_a_known_anti_pattern(
     fine = await ask.rule("Ask first")
     with conflict("known_anti_pattern"):
         await ask.edit(fine, content="Always retry a payment")
+
+
+async def test_r1_a_rule_that_a_person_disabled_is_not_learned_again(ask: Caller, urls: Urls) -> None:
+    old = await ask.rule("Use tabs in the code")
+    await disable(ask, old)
+    for words, scope in (("Use tabs in the code", "global"), ("use tabs in code!", "health")):
+        with conflict("disabled_rule") as caught:
+            await ask.rule(words, scope=scope)
+        assert caught.value.data == {"disabled_id": old["id"]}
+        assert "person" in caught.value.recovery
+    fine = await ask.rule("Ask first")
+    with conflict("disabled_rule"):
+        await ask.edit(fine, content="Use tabs in the code")
+    assert (await ask.rule("Never use tabs in the code"))["outcome"] == "created"
+    assert len(await rows(urls, "SELECT 1 FROM memory.rules")) == 3
+
+
+async def test_r1_an_agent_cannot_confirm_or_restore_what_a_person_disabled(ask: Caller, urls: Urls) -> None:
+    old = await ask.rule("Use tabs")
+    await disable(ask, old)
+    for act in (ask.confirm, ask.restore):
+        with conflict("disabled_rule") as caught:
+            await act(old)
+        assert "memory_restore" not in caught.value.recovery
+    assert (await ask.row(old))["status"] == "disabled"
+    new = await ask.edit(old, content="Use tabs in makefiles")
+    assert (new["superseded_id"], (await ask.row(new))["status"]) == (old["id"], "active")
+
+
+async def test_r1_a_forgotten_rule_does_not_come_back_beside_its_disabled_twin(ask: Caller) -> None:
+    forgotten = await ask.rule("Use tabs")
+    await ask.forget(forgotten)
+    await disable(ask, await ask.rule("Use tabs"))
+    for more in ({}, {"replace": True}):
+        with conflict("disabled_rule"):
+            await ask.restore(forgotten, **more)
 
 
 async def test_r9_undoing_an_anti_pattern_makes_a_new_candidate(ask: Caller) -> None:

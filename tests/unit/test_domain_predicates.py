@@ -69,6 +69,37 @@ def test_f4_a_tenants_own_alias_wins_over_a_builtin_name_and_a_builtin_alias() -
     assert registry.find("company").name == "nickname"
 
 
+def test_f4_an_own_alias_of_a_builtin_name_takes_the_builtin_aliases_along() -> None:
+    registry = Registry({"gig": own("gig", aliases=("employer",))})
+    assert {registry.find(word).name for word in ("gig", "employer", "works_at", "company")} == {"gig"}
+    assert registry.find("job").name == "job"
+
+
+@pytest.mark.parametrize(
+    "registry",
+    [PLAIN, Registry({"gig": own("gig", aliases=("employer", "role"))}), Registry({"loves": own("loves")})],
+    ids=["builtin", "aliases", "name"],
+)
+def test_f4_every_word_of_the_list_leads_to_its_own_entry(registry: Registry) -> None:
+    for entry in registry.all():
+        assert {registry.find(word) for word in (entry.name, *entry.aliases)} == {entry}
+
+
+@pytest.mark.parametrize(
+    ("name", "aliases", "taken"),
+    [
+        ("job", ("gig",), ["gig"]),
+        ("job", ("hustle",), ["hustle"]),
+        ("hustle", (), ["hustle"]),
+        ("gig", ("hustle", "errand"), []),
+        ("job", ("works_at",), []),
+    ],
+)
+def test_f4_a_word_can_belong_to_one_own_predicate_only(name: str, aliases: tuple[str, ...], taken: list[str]) -> None:
+    registry = Registry({"gig": own("gig", aliases=("hustle",))})
+    assert registry.taken(own(name, aliases=aliases)) == taken
+
+
 def test_f4_the_list_shows_each_predicate_once_with_the_tenants_own_over_the_builtin() -> None:
     registry = Registry({"allergy": own("allergy", Cardinality.ONE), "shoe_size": own("shoe_size")})
     listed = {entry.name: entry for entry in registry.all()}

@@ -25,6 +25,7 @@ from butler_memory.domain.supersession import (
     Replace,
     Strengthen,
     decide,
+    scope_of,
     slot_of,
 )
 from butler_memory.errors import InvalidInput
@@ -120,24 +121,24 @@ def test_f3_undated_observations_of_one_day_are_one_and_of_two_days_are_two() ->
 
 
 def test_f5_a_new_key_is_created() -> None:
-    assert decide(says(), "", [], said_this_session=NOBODY) == Create()
+    assert decide(says(), "", [], said_this_session=NOBODY, now=NOW) == Create()
 
 
 def test_f5_another_value_of_a_many_valued_key_joins_the_others() -> None:
     chess = known("chess", MANY)
-    assert decide(says("hiking"), slot(MANY, "hiking"), [chess], said_this_session=NOBODY) == Create()
+    assert decide(says("hiking"), slot(MANY, "hiking"), [chess], said_this_session=NOBODY, now=NOW) == Create()
 
 
 def test_f5_new_content_replaces_and_inherits_what_the_caller_did_not_give() -> None:
     old = known("Paris", permanence=Permanence.PERMANENT)
-    assert decide(says("Rome"), "", [old], said_this_session=NOBODY) == Replace(
+    assert decide(says("Rome"), "", [old], said_this_session=NOBODY, now=NOW) == Replace(
         old, {"permanence": Permanence.PERMANENT, "decay_rate": 0.0, "importance": 8.0, "tags": ["old"]}
     )
 
 
 def test_f5_what_the_caller_gives_is_not_inherited_even_where_it_is_the_default() -> None:
     request = says("Rome", permanence="standard", importance=5, tags=[])
-    assert decide(request, "", [known()], said_this_session=NOBODY) == Replace(known_like(request), {})
+    assert decide(request, "", [known()], said_this_session=NOBODY, now=NOW) == Replace(known_like(request), {})
 
 
 def known_like(_: StoreFact) -> Any:
@@ -154,7 +155,9 @@ def known_like(_: StoreFact) -> Any:
 @given(kinds, kinds, st.booleans())
 def test_f5_a_direct_call_with_new_content_always_supersedes(old: SourceKind, new: SourceKind, said: bool) -> None:
     fact = known(source_kind=old)
-    decision = decide(says("Rome", source_kind=new), "", [fact], said_this_session={fact.id} if said else NOBODY)
+    decision = decide(
+        says("Rome", source_kind=new), "", [fact], said_this_session={fact.id} if said else NOBODY, now=NOW
+    )
     assert isinstance(decision, Replace)
     assert decision.existing is fact
 
@@ -162,13 +165,26 @@ def test_f5_a_direct_call_with_new_content_always_supersedes(old: SourceKind, ne
 def test_f2_older_evidence_arrives_late_and_retires_nothing() -> None:
     newer = known(valid_from=NOW)
     older = says("Rome", valid_from="2019-01-01T00:00:00Z")
-    assert decide(older, "", [newer], said_this_session=NOBODY) == ArriveLate(newer)
+    assert decide(older, "", [newer], said_this_session=NOBODY, now=NOW) == ArriveLate(newer)
+
+
+def test_f2_a_value_that_is_over_does_not_retire_the_one_that_holds() -> None:
+    ended = "2018-01-01T00:00:00Z"
+    for holder in (known(), known(valid_from=NOW - timedelta(days=9_000)), known(valid_to=NOW)):
+        late = decide(says("Rome", valid_to=ended), "", [holder], said_this_session=NOBODY, now=NOW)
+        assert late == ArriveLate(holder)
+    for request in (says("Rome", valid_to=NOW + timedelta(days=1)), says("Rome", valid_from=NOW, valid_to=NOW)):
+        decision = decide(request, "", [known()], said_this_session=NOBODY, now=NOW)
+        assert isinstance(decision, Replace), "what still holds, or ends just now, is news"
+    earlier = known(valid_to=datetime(2010, 1, 1, tzinfo=UTC))
+    decision = decide(says("Rome", valid_to=ended), "", [earlier], said_this_session=NOBODY, now=NOW)
+    assert isinstance(decision, Replace), "it ended, but later than what was known"
 
 
 def test_f2_evidence_of_the_same_or_a_later_time_replaces() -> None:
     newer = known(valid_from=NOW)
     for moment in (NOW, NOW + timedelta(days=1)):
-        decision = decide(says("Rome", valid_from=moment), "", [newer], said_this_session=NOBODY)
+        decision = decide(says("Rome", valid_from=moment), "", [newer], said_this_session=NOBODY, now=NOW)
         assert isinstance(decision, Replace)
 
 
@@ -181,7 +197,7 @@ def test_f9_the_same_content_by_the_user_in_another_session_confirms(
     content: str, by_user: SourceKind, before: SourceKind
 ) -> None:
     fact = known(content, source_kind=before)
-    decision = decide(says(f" {content} .", source_kind=by_user), "", [fact], said_this_session=NOBODY)
+    decision = decide(says(f" {content} .", source_kind=by_user), "", [fact], said_this_session=NOBODY, now=NOW)
     assert isinstance(decision, Strengthen)
     assert decision.existing is fact
     assert decision.confirms
@@ -192,7 +208,7 @@ def test_f9_the_same_content_by_the_user_in_another_session_confirms(
 def test_f9_the_user_repeating_it_in_the_same_session_changes_nothing(content: str, by_user: SourceKind) -> None:
     fact = known(content, source_kind=by_user)
     again = says(content, source_kind=by_user)
-    assert decide(again, "", [fact], said_this_session={fact.id}) == Keep(fact)
+    assert decide(again, "", [fact], said_this_session={fact.id}, now=NOW) == Keep(fact)
 
 
 @law
@@ -200,11 +216,11 @@ def test_f9_the_user_repeating_it_in_the_same_session_changes_nothing(content: s
 def test_f9_what_an_agent_infers_again_never_confirms(content: str, before: SourceKind, said: bool) -> None:
     fact = known(content, source_kind=before)
     again = says(content, source_kind="agent_inferred")
-    assert decide(again, "", [fact], said_this_session={fact.id} if said else NOBODY) == Keep(fact)
+    assert decide(again, "", [fact], said_this_session={fact.id} if said else NOBODY, now=NOW) == Keep(fact)
 
 
 def test_f9_an_import_of_what_was_inferred_improves_its_source_and_confirms_nothing() -> None:
-    decision = decide(says(source_kind="imported"), "", [known()], said_this_session=NOBODY)
+    decision = decide(says(source_kind="imported"), "", [known()], said_this_session=NOBODY, now=NOW)
     assert isinstance(decision, Strengthen)
     assert not decision.confirms
     assert decision.changes == {"source_kind": SourceKind.IMPORTED, "confidence": 1.0}
@@ -212,7 +228,7 @@ def test_f9_an_import_of_what_was_inferred_improves_its_source_and_confirms_noth
 
 def test_f9_the_user_saying_what_was_only_inferred_confirms_even_in_the_same_session() -> None:
     fact = known()
-    decision = decide(says(source_kind="user_stated"), "", [fact], said_this_session={fact.id})
+    decision = decide(says(source_kind="user_stated"), "", [fact], said_this_session={fact.id}, now=NOW)
     assert isinstance(decision, Strengthen)
     assert decision.confirms
 
@@ -223,7 +239,7 @@ def test_f9_confidence_rises_only_when_the_source_improves_and_never_falls(
     before: SourceKind, after: SourceKind, stored: float, stated: float
 ) -> None:
     fact = known(source_kind=before, confidence=stored)
-    decision = decide(says(source_kind=after, confidence=stated), "", [fact], said_this_session=NOBODY)
+    decision = decide(says(source_kind=after, confidence=stated), "", [fact], said_this_session=NOBODY, now=NOW)
     changes = decision.changes if isinstance(decision, Strengthen) else {}
     if SOURCE_RANK[after] > SOURCE_RANK[before]:
         assert changes["confidence"] == max(stored, stated)
@@ -240,7 +256,7 @@ def test_f8_a_direct_statement_by_the_user_ranks_above_an_inference() -> None:
 
 def test_f5_attributes_given_explicitly_that_differ_are_a_revision() -> None:
     again = says(permanence="volatile", importance=3, tags=["new"], valid_to="2027-01-01T00:00:00Z")
-    decision = decide(again, "", [known()], said_this_session=NOBODY)
+    decision = decide(again, "", [known()], said_this_session=NOBODY, now=NOW)
     assert isinstance(decision, Strengthen)
     assert not decision.confirms
     assert decision.changes == {
@@ -252,13 +268,13 @@ def test_f5_attributes_given_explicitly_that_differ_are_a_revision() -> None:
 def test_f5_attributes_given_as_they_are_already_are_no_revision() -> None:
     again = says(permanence="stable", importance=8, tags=["old"])
     fact = known()
-    assert decide(again, "", [fact], said_this_session=NOBODY) == Keep(fact)
+    assert decide(again, "", [fact], said_this_session=NOBODY, now=NOW) == Keep(fact)
 
 
 def test_f5_a_revision_may_not_end_a_fact_before_it_begins() -> None:
     fact = known(valid_from=NOW)
     with pytest.raises(InvalidInput) as refused:
-        decide(says(valid_to="2020-01-01T00:00:00Z"), "", [fact], said_this_session=NOBODY)
+        decide(says(valid_to="2020-01-01T00:00:00Z"), "", [fact], said_this_session=NOBODY, now=NOW)
     assert refused.value.field == "valid_to"
 
 
@@ -270,7 +286,7 @@ def test_f5_a_revision_may_not_end_a_fact_before_it_begins() -> None:
 )
 def test_f11_a_many_valued_fact_in_other_words_is_the_same_one(stored: str, said: str) -> None:
     fact = known(stored, MANY)
-    assert decide(says(said), slot(MANY, said), [fact], said_this_session=NOBODY) == Keep(fact)
+    assert decide(says(said), slot(MANY, said), [fact], said_this_session=NOBODY, now=NOW) == Keep(fact)
 
 
 @pytest.mark.parametrize(
@@ -278,12 +294,12 @@ def test_f11_a_many_valued_fact_in_other_words_is_the_same_one(stored: str, said
 )
 def test_f11_a_contrary_of_a_many_valued_fact_joins_and_never_merges(stored: str, said: str) -> None:
     fact = known(stored, MANY)
-    assert decide(says(said), slot(MANY, said), [fact], said_this_session=NOBODY) == Create()
+    assert decide(says(said), slot(MANY, said), [fact], said_this_session=NOBODY, now=NOW) == Create()
 
 
 def test_f11_a_single_valued_fact_in_other_words_is_new_content() -> None:
     fact = known("tea and coffee")
-    decision = decide(says("coffee and tea"), "", [fact], said_this_session=NOBODY)
+    decision = decide(says("coffee and tea"), "", [fact], said_this_session=NOBODY, now=NOW)
     assert isinstance(decision, Replace)
 
 
@@ -292,15 +308,43 @@ def test_f3_a_dated_observation_is_never_merged_into_one_of_another_time() -> No
     before = known("82 kg", DATED, valid_from=yesterday, slot=slot(DATED, "82 kg", valid_from=yesterday))
     dated = says("82 kg", valid_from=NOW)
     undated = says("kg 82")
-    assert decide(dated, slot(DATED, "82 kg", valid_from=NOW), [before], said_this_session=NOBODY) == Create()
-    assert decide(undated, slot(DATED, "kg 82"), [before], said_this_session=NOBODY) == Create()
+    assert decide(dated, slot(DATED, "82 kg", valid_from=NOW), [before], said_this_session=NOBODY, now=NOW) == Create()
+    assert decide(undated, slot(DATED, "kg 82"), [before], said_this_session=NOBODY, now=NOW) == Create()
+
+
+def test_f11_values_without_words_are_only_the_same_as_themselves() -> None:
+    fact = known("This is it", MANY)
+    assert decide(says("that"), slot(MANY, "that"), [fact], said_this_session=NOBODY, now=NOW) == Create()
+    again = decide(says("this is it!"), slot(MANY, "this is it!"), [fact], said_this_session=NOBODY, now=NOW)
+    assert again == Keep(fact)
+
+
+# --- where it belongs when no scope is given (F5) ---
+
+SCOPES = ("project:atlas", "health", "global")
+
+
+def test_f5_of_many_values_the_nearest_scope_that_has_this_one_is_meant() -> None:
+    live = [known("chess", MANY, scope="health"), known("playing golf", MANY), known("chess", MANY)]
+    for content, scope in [("chess", "health"), ("Golf playing", "global"), ("tennis", None)]:
+        assert scope_of(says(content), slot(MANY, content), live, SCOPES) == scope
+    assert scope_of(says("chess"), slot(MANY, "chess"), live[1:], SCOPES) == "global"
+
+
+def test_f5_of_one_value_the_nearest_scope_that_has_any_is_meant() -> None:
+    live = [known("Paris"), known("London", scope="project:atlas")]
+    assert scope_of(says("Paris"), "", live, SCOPES) == "project:atlas"
+    assert scope_of(says("Rome"), "", live[:1], SCOPES) == "global"
+    assert scope_of(says("Rome"), "", [], SCOPES) is None
 
 
 @law
 @given(st.lists(contents, unique=True, max_size=5), contents)
 def test_f5_a_decision_names_only_facts_that_it_was_given(stored: list[str], said: str) -> None:
     on_key = [known(content, MANY) for content in stored]
-    decision = decide(says(said, source_kind="user_stated"), slot(MANY, said), on_key, said_this_session=NOBODY)
+    decision = decide(
+        says(said, source_kind="user_stated"), slot(MANY, said), on_key, said_this_session=NOBODY, now=NOW
+    )
     if said in stored:
         assert isinstance(decision, Strengthen)
         assert decision.existing is on_key[stored.index(said)]

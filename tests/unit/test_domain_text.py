@@ -241,3 +241,9 @@ def test_f3_a_digest_depends_on_the_key_and_on_where_one_part_ends(secret: bytes
     assert digest(secret, one, other) == digest(secret, one, other)
     assert digest(secret + b"x", one, other) != digest(secret, one, other)
     assert digest(secret, one + "a", other) != digest(secret, one, "a" + other)
+
+
+@law
+@given(*2 * [st.lists(st.text(st.sampled_from("ab\x1f\x00 "), max_size=3), min_size=1, max_size=3)])
+def test_e6_two_lists_of_parts_never_have_one_digest(parts: list[str], others: list[str]) -> None:
+    assert (digest(b"key", *parts) == digest(b"key", *others)) == (parts == others)

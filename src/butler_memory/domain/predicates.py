@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from butler_memory.domain.kinds import Cardinality, Permanence, Sensitivity
 from butler_memory.domain.text import key
@@ -83,18 +83,29 @@ class Registry:
     def find(self, predicate: str) -> Predicate:
         """The entry for a predicate as an agent wrote it; an unknown one holds one value."""
         name = key(predicate)
-        entry = self.own.get(name) or self._by_own_alias(name) or _BY_NAME.get(name)
-        if entry is None and name in _ALIASES:
-            canonical = _ALIASES[name]
-            entry = self.own.get(canonical) or _BY_NAME[canonical]
-        return entry or Predicate(name, builtin=False)
+        canonical = _ALIASES.get(name, name)
+        return self._own(name) or self._own(canonical) or self._builtin(canonical) or Predicate(name, builtin=False)
 
     def all(self) -> list[Predicate]:
-        merged = {**_BY_NAME, **self.own}
-        return [merged[name] for name in sorted(merged)]
+        """Each entry that its own name still leads to: one of the tenant's may have taken it as an alias."""
+        entries = {name: self.find(name) for name in sorted({*_BY_NAME, *self.own})}
+        return [entry for name, entry in entries.items() if entry.name == name]
 
-    def _by_own_alias(self, name: str) -> Predicate | None:
-        return next((p for p in self.own.values() if name in p.aliases), None)
+    def taken(self, entry: Predicate) -> list[str]:
+        """Which of the entry's words lead to another of the tenant's own predicates already."""
+        others = [other for name, other in self.own.items() if name != entry.name]
+        spoken_for = {word for other in others for word in (other.name, *other.aliases)}
+        return [word for word in (entry.name, *entry.aliases) if word in spoken_for]
+
+    def _own(self, name: str) -> Predicate | None:
+        return self.own.get(name) or next((p for p in self.own.values() if name in p.aliases), None)
+
+    def _builtin(self, name: str) -> Predicate | None:
+        """Without those of its aliases that one of the tenant's own predicates has taken."""
+        entry = _BY_NAME.get(name)
+        if entry is None or not self.own:
+            return entry
+        return replace(entry, aliases=tuple(alias for alias in entry.aliases if not self._own(alias)))
 
 
 def _with_aliases(entry: Predicate) -> Predicate:

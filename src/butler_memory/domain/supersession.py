@@ -86,26 +86,50 @@ def slot_of(
     return digest(secret, same_form(content))
 
 
-def decide(request: StoreFact, slot: str, on_key: Sequence[Fact], *, said_this_session: Container[UUID]) -> Decision:
+def scope_of(request: StoreFact, slot: str, live: Sequence[Fact], scopes: Sequence[str]) -> str | None:
+    """The nearest scope where this statement meets a live fact: one that says it, or one that it would replace (F5)."""
+    for scope in scopes:
+        there = [fact for fact in live if fact.scope == scope]
+        if holder_of(slot, there) or same_content(request.content, slot, request.valid_from, there):
+            return scope
+    return None
+
+
+def decide(
+    request: StoreFact, slot: str, on_key: Sequence[Fact], *, said_this_session: Container[UUID], now: datetime
+) -> Decision:
     """`on_key`: the live facts with the same scope, subject and predicate; `said...`: those heard in this session."""
-    same = _same_content(request, slot, on_key)
+    same = same_content(request.content, slot, request.valid_from, on_key)
     if same is not None:
         return _again(request, same, same.id in said_this_session)
-    holder = next((fact for fact in on_key if fact.slot == slot), None)
+    holder = holder_of(slot, on_key)
     if holder is None:
         return Create()
-    if request.valid_from and holder.valid_from and request.valid_from < holder.valid_from:
+    if _is_older(request, holder, now):
         return ArriveLate(holder)
     return Replace(holder, _inherited(request, holder))
 
 
-def _same_content(request: StoreFact, slot: str, on_key: Sequence[Fact]) -> Fact | None:
-    form = same_form(request.content)
+def holder_of(slot: str, on_key: Sequence[Fact]) -> Fact | None:
+    return next((fact for fact in on_key if fact.slot == slot), None)
+
+
+def same_content(content: str, slot: str, valid_from: datetime | None, on_key: Sequence[Fact]) -> Fact | None:
+    """The fact that says this already; of a many-valued key, in other words too (F11)."""
+    form = same_form(content)
     exact = next((f for f in on_key if f.slot == slot and same_form(f.content or "") == form), None)
-    if exact is not None or slot == "" or request.valid_from is not None:
+    if exact is not None or slot == "" or valid_from is not None:
         return exact
-    words = meaning(request.content)
-    return next((f for f in on_key if meaning(f.content or "") == words and not f.valid_from), None)
+    words = meaning(content)
+    return next((f for f in on_key if words and meaning(f.content or "") == words and not f.valid_from), None)
+
+
+def _is_older(request: StoreFact, holder: Fact, now: datetime) -> bool:
+    """By its dates: it began before what is known did, or was over before that is (F2)."""
+    if request.valid_from and holder.valid_from and request.valid_from < holder.valid_from:
+        return True
+    ended = request.valid_to
+    return ended is not None and ended < now and (holder.valid_to is None or ended < holder.valid_to)
 
 
 def _again(request: StoreFact, existing: Fact, said_this_session: bool) -> Keep | Strengthen:

@@ -124,9 +124,10 @@ def _pool(conninfo: str, vector_schema: str, size: int) -> AsyncConnectionPool[C
     path = sql.Identifier(vector_schema).as_string(None)
 
     async def configure(conn: Conn) -> None:
+        # In another zone the first and last hours of the calendar fall on days that Python does not have (L6).
         await conn.execute(
             f"SET search_path = pg_catalog, {path}; SET statement_timeout = '{STATEMENT_TIMEOUT}';"
-            " SET idle_in_transaction_session_timeout = '60s'"
+            " SET idle_in_transaction_session_timeout = '60s'; SET timezone = 'UTC'"
         )
         await register_vector_async(conn)
         await conn.commit()

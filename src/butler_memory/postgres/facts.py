@@ -37,7 +37,7 @@ async def live_on_key(conn: Conn, tenant: str, subject_key: str, predicate_key: 
 
 
 async def live_of_predicates(conn: Conn, tenant: str, predicate_keys: list[str]) -> list[Fact]:
-    """All live facts under these predicates, for a change of cardinality."""
+    """All live facts under these predicates, for a change of what they mean."""
     found = await conn.execute(
         f"""
         SELECT {_COLUMNS} FROM memory.facts

@@ -27,12 +27,17 @@ async def find(conn: Conn, tenant: str, kind: MemoryType, memory_id: UUID, *, lo
     return RECORDS[kind].from_row(row) if row else None
 
 
-async def references(conn: Conn, tenant: str, kind: MemoryType, memory_id: UUID) -> dict[str, Any]:
+async def beside(conn: Conn, tenant: str, kind: MemoryType, memory_id: UUID) -> dict[str, Any]:
+    """What is known of a memory outside of its events: which model made its vector, and how often it was used."""
     found = await conn.execute(
-        "SELECT reference_count, last_referenced_at FROM memory.refs WHERE tenant_id = %s AND type = %s AND id = %s",
-        [tenant, kind, memory_id],
+        sql.SQL(
+            "SELECT m.embedding_version, coalesce(r.reference_count, 0) AS reference_count, r.last_referenced_at"
+            " FROM memory.{} m LEFT JOIN memory.refs r ON (r.tenant_id, r.id) = (m.tenant_id, m.id) AND r.type = %s"
+            " WHERE m.tenant_id = %s AND m.id = %s"
+        ).format(sql.Identifier(TABLES[kind])),
+        [kind, tenant, memory_id],
     )
-    return await found.fetchone() or {"reference_count": 0, "last_referenced_at": None}
+    return await found.fetchone() or {}
 
 
 async def links(conn: Conn, tenant: str, kind: MemoryType, memory_id: UUID) -> list[dict[str, Any]]:

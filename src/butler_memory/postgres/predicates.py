@@ -14,7 +14,7 @@ from butler_memory.postgres.database import Conn
 async def own_predicates(conn: Conn, tenant: str) -> dict[str, Predicate]:
     found = await conn.execute(
         "SELECT name, cardinality, temporal, permanence, sensitivity, aliases"
-        " FROM memory.predicates WHERE tenant_id = %s",
+        " FROM memory.predicates WHERE tenant_id = %s ORDER BY name",
         [tenant],
     )
     return {
@@ -47,6 +47,6 @@ async def set_predicate(conn: Conn, tenant: str, entry: Predicate, now: datetime
 
 
 async def lock_predicates(conn: Conn, tenant: str, *, change: bool) -> None:
-    """Fact writers share this; a change of a predicate's cardinality waits for them and holds them off."""
+    """Fact writers share this; a change of a predicate waits for them and holds them off."""
     function = "pg_advisory_xact_lock" if change else "pg_advisory_xact_lock_shared"
     await conn.execute(f"SELECT {function}(hashtextextended(%s, 2))", [tenant])

@@ -20,11 +20,11 @@ async def lock_meaning(conn: Conn, tenant: str, meaning: str) -> None:
 
 
 async def same_meaning(conn: Conn, tenant: str, meaning: str, scopes: list[str]) -> list[Rule]:
-    """Live rules (anti-patterns among them) with this meaning in these scopes."""
+    """Rules with this meaning in these scopes: the live ones, anti-patterns among them, and the disabled ones."""
     found = await conn.execute(
         f"""
         SELECT {_COLUMNS} FROM memory.rules
-        WHERE tenant_id = %s AND meaning = %s AND scope = ANY(%s) AND status IN ('active', 'fading')
+        WHERE tenant_id = %s AND meaning = %s AND scope = ANY(%s) AND status IN ('active', 'fading', 'disabled')
         ORDER BY created_at, id
         """,
         [tenant, meaning, scopes],

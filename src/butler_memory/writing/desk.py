@@ -12,6 +12,7 @@ from butler_memory.domain.decay import crosses_at
 from butler_memory.domain.kinds import MemoryType, WriteOutcome
 from butler_memory.domain.records import AnyMemory, Episode
 from butler_memory.domain.requests import Request, session_uuid
+from butler_memory.domain.text import digest
 from butler_memory.errors import Integrity, NotFound
 from butler_memory.postgres import access, keys, memories
 from butler_memory.postgres.access import Tenant
@@ -105,6 +106,11 @@ async def visible(conn: Conn, who: Principal, kind: MemoryType, memory_id: UUID,
 async def changeable(conn: Conn, who: Principal, kind: MemoryType, memory_id: UUID) -> AnyMemory:
     require_writer(who)
     return await visible(conn, who, kind, memory_id, lock=True)
+
+
+def repeat_key(secret: bytes, who: Principal, kind: MemoryType, given: str, butler: str = "") -> str:
+    """What a caller's idempotency key is kept as: its own in each butler, type and project (E6, T3)."""
+    return digest(secret, kind, butler or who.butler, who.project, given)
 
 
 async def repeated(conn: Conn, who: Principal, key: str | None) -> Written | None:

@@ -19,8 +19,7 @@ from butler_memory.domain.predicates import Registry
 from butler_memory.domain.records import AnyMemory, Fact, Rule
 from butler_memory.domain.requests import EditMemory, session_uuid
 from butler_memory.domain.sentence import line_of_fact, one_line
-from butler_memory.domain.supersession import slot_of, with_decay_rate
-from butler_memory.domain.text import same_form
+from butler_memory.domain.supersession import holder_of, same_content, slot_of, with_decay_rate
 from butler_memory.errors import Conflict, InvalidInput
 from butler_memory.postgres import facts, predicates, rules
 from butler_memory.postgres.access import Tenant
@@ -29,7 +28,7 @@ from butler_memory.postgres.database import Conn
 from butler_memory.security.principal import Principal
 from butler_memory.writing.desk import Desk, Written, author_of, changeable, unchanged, visible
 from butler_memory.writing.facts import retire
-from butler_memory.writing.rules import fresh_rule_values, known_rule, meaning_digest
+from butler_memory.writing.rules import fresh_rule_values, known_rule, meaning_digest, retire_rule
 from butler_memory.writing.vectors import Ticket
 
 # What a successor does not take over from the row it corrects.
@@ -53,7 +52,7 @@ async def edit(desk: Desk, who: Principal, request: EditMemory, now: datetime) -
         assert isinstance(memory, Fact | Rule)
         _require_editable(memory)
         attributes = _attributes(request, memory)
-        if request.content is None or same_form(request.content) == same_form(memory.content or ""):
+        if request.content is None or request.content == memory.content:  # a capital letter is a correction too
             return await _revise(conn, desk, tenant, who, request, now, memory, attributes)
         ticket.require()
         attributes |= _origin(who, request)
@@ -174,7 +173,8 @@ async def _free_slot(
         many_valued=tenant.many_valued,
     )
     on_key = await facts.live_on_key(conn, old.tenant_id, old.subject_key, old.predicate_key, [old.scope])
-    twin = next((fact for fact in on_key if fact.slot == slot and fact.id != old.id), None)
+    others = [fact for fact in on_key if fact.id != old.id]
+    twin = holder_of(slot, others) or same_content(content, slot, valid_from, others)
     if twin:
         raise Conflict("Another live fact says this already.", reason="key_taken", live_id=str(twin.id),
                        recovery="Forget the wrong one instead.")  # fmt: skip
@@ -200,11 +200,7 @@ async def _corrected_rule(
     values = _successor(old) | fresh_rule_values(content, word_set, old.scope, now) | attributes
     values |= {"supersedes_id": old.id}
     values |= desk.decay_columns(values["confidence"], values["decay_rate"], now)
-    retired = {"status": RuleStatus.SUPERSEDED, "superseded_at": now}
-    return [
-        Change(MemoryType.RULE, old.id, old.version + 1, EventType.SUPERSEDED, retired),
-        _created(desk, MemoryType.RULE, old, values, now, ticket),
-    ]
+    return [retire_rule(old, now), _created(desk, MemoryType.RULE, old, values, now, ticket)]
 
 
 def _created(

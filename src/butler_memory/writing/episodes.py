@@ -25,7 +25,7 @@ from butler_memory.postgres.changes import Change, apply
 from butler_memory.postgres.database import Conn
 from butler_memory.security.principal import Principal, own_butler, require_writer
 from butler_memory.settings import EpisodeSettings
-from butler_memory.writing.desk import Desk, Written, author_of, repeated
+from butler_memory.writing.desk import Desk, Written, author_of, repeat_key, repeated
 from butler_memory.writing.vectors import Ticket
 
 
@@ -49,7 +49,7 @@ async def _store(
     desk: Desk, who: Principal, request: StoreEpisode, butler: str, now: datetime, ticket: Ticket
 ) -> Written:
     secret = (await desk.tenant(who.tenant)).digest_key
-    key = idempotency_key(request, butler, secret)
+    key = idempotency_key(who, request, butler, secret)
     episode_id = new_id(now)
 
     async def work(conn: Conn) -> Written:
@@ -76,10 +76,10 @@ async def _store(
     return written
 
 
-def idempotency_key(request: StoreEpisode, butler: str, secret: bytes) -> str | None:
+def idempotency_key(who: Principal, request: StoreEpisode, butler: str, secret: bytes) -> str | None:
     """The caller's key; else, within a named session, the content itself (E6)."""
     if request.idempotency_key:
-        return digest(secret, "episode", butler, request.idempotency_key)
+        return repeat_key(secret, who, MemoryType.EPISODE, request.idempotency_key, butler)
     if request.session:
         return digest(secret, "said", butler, request.session, request.content)
     return None

@@ -30,16 +30,17 @@ from butler_memory.domain.supersession import (
     Replace,
     Strengthen,
     decide,
+    scope_of,
     slot_of,
 )
-from butler_memory.domain.text import digest, key, subject_key
+from butler_memory.domain.text import key, subject_key
 from butler_memory.postgres import facts, keys, memories
 from butler_memory.postgres import predicates as predicate_table
 from butler_memory.postgres.access import Tenant
 from butler_memory.postgres.changes import Author, Change, Link, apply
 from butler_memory.postgres.database import Conn
 from butler_memory.security.principal import GLOBAL, Principal, require_writer, writable_scope
-from butler_memory.writing.desk import CLOSE, Desk, Written, author_of, repeated
+from butler_memory.writing.desk import CLOSE, Desk, Written, author_of, repeat_key, repeated
 from butler_memory.writing.vectors import Ticket
 
 # Events that mean: this was said in that session.
@@ -93,14 +94,17 @@ class _Job:
         place, on_key = await self._locate(conn, scopes)
         ids = [fact.id for fact in on_key]
         said = await memories.said_in_session(conn, self.who.tenant, MemoryType.FACT, ids, self.author.session, SAID)
-        decision = decide(self.request, place.slot, on_key, said_this_session=said)
+        decision = decide(self.request, place.slot, on_key, said_this_session=said, now=self.now)
         written = await self._carry_out(conn, decision, place, on_key)
         if again:
             await keys.claim(conn, self.who.tenant, again, MemoryType.FACT, written.id, self.now)
         return written
 
     async def _locate(self, conn: Conn, scopes: list[str]) -> tuple[_Place, list[Fact]]:
-        """Scope omitted: the first live match in own project, own butler, global; none: global (F5)."""
+        """Scope omitted: the first live match in own project, own butler, global; none: global (F5).
+
+        A match is more than a fact on the same key: of many values, each has its own scope.
+        """
         tenant = self.who.tenant
         await predicate_table.lock_predicates(conn, tenant, change=False)
         registry = Registry(await predicate_table.own_predicates(conn, tenant), self.tenant.many_valued)
@@ -110,8 +114,6 @@ class _Job:
         subject = subject_key(self.request.subject)
         await facts.lock_key(conn, tenant, subject, predicate_key)
         live = await facts.live_on_key(conn, tenant, subject, predicate_key, scopes)
-        holders = {fact.scope for fact in live}
-        scope = next((s for s in scopes if s in holders), scopes[0] if self.request.scope else GLOBAL)
         slot = slot_of(
             predicate,
             self.request.content,
@@ -120,13 +122,14 @@ class _Job:
             secret=self.tenant.digest_key,
             many_valued=self.tenant.many_valued,
         )
+        scope = scope_of(self.request, slot, live, scopes) or (scopes[0] if self.request.scope else GLOBAL)
         place = _Place(scope, subject, predicate, predicate_key, slot)
         return place, [fact for fact in live if fact.scope == scope]
 
     async def _carry_out(self, conn: Conn, decision: Decision, place: _Place, on_key: Sequence[Fact]) -> Written:
         match decision:
             case Keep(existing):
-                return Written(MemoryType.FACT, existing.id, WriteOutcome.DUPLICATE, existing.condition)
+                return await self._keep(conn, existing)
             case Strengthen():
                 return await self._strengthen(conn, decision)
             case Replace(existing, inherited):
@@ -136,6 +139,13 @@ class _Job:
             case Create():
                 return await self._create(conn, place, on_key)
         assert_never(decision)
+
+    async def _keep(self, conn: Conn, existing: Fact) -> Written:
+        """Nothing about it is new but, at most, where it was heard (F7)."""
+        links = await self._new_evidence(conn, existing)
+        if links:
+            await apply(conn, self.author, [_linked(existing, links)])
+        return Written(MemoryType.FACT, existing.id, WriteOutcome.DUPLICATE, existing.condition, links=links)
 
     async def _strengthen(self, conn: Conn, decision: Strengthen) -> Written:
         change = strengthen(self.desk, decision.existing, self.now, confirm=decision.confirms, changes=decision.changes)
@@ -164,11 +174,7 @@ class _Job:
         overrides = {"validity": Validity.SUPERSEDED, "superseded_at": self.now}
         written = await self._insert(conn, place, overrides, self._evidence_links(), WriteOutcome.CREATED)
         link = Link(Relation.SUPERSEDES, MemoryType.FACT, written.id)
-        await apply(
-            conn,
-            self.author,
-            [Change(MemoryType.FACT, newer.id, newer.version + 1, EventType.LINKED, {}, links=(link,))],
-        )
+        await apply(conn, self.author, [_linked(newer, (link,))])
         return written
 
     async def _insert(
@@ -237,19 +243,27 @@ class _Job:
         close = await facts.close_values(conn, self.who.tenant, where, vector, self.desk.vectors.version, CLOSE)
         return tuple(Link(Relation.RELATED_TO, MemoryType.FACT, other) for other in close)
 
+    async def _new_evidence(self, conn: Conn, fact: Fact) -> tuple[Link, ...]:
+        if not self.evidence:
+            return ()
+        linked = await memories.links(conn, self.who.tenant, MemoryType.FACT, fact.id)
+        known = {link["id"] for link in linked if (link["way"], link["relation"]) == ("out", Relation.DERIVED_FROM)}
+        return tuple(link for link in self._evidence_links() if link.target_id not in known)
+
     def _evidence_links(self) -> tuple[Link, ...]:
         return tuple(Link(Relation.DERIVED_FROM, MemoryType.EPISODE, episode) for episode in self.evidence)
 
     def _idempotency_key(self) -> str | None:
         given = self.request.idempotency_key
-        return digest(self.tenant.digest_key, "fact", self.who.butler, given) if given else None
+        return repeat_key(self.tenant.digest_key, self.who, MemoryType.FACT, given) if given else None
 
 
-def current_slot(fact: Fact, predicate: Predicate, tenant: Tenant) -> str:
-    """Where a stored fact belongs by what its predicate means today (F4)."""
+def place_of_today(fact: Fact, registry: Registry, tenant: Tenant) -> dict[str, str]:
+    """Where a stored fact belongs by what its predicate, as it was written, means today (F4)."""
+    predicate = registry.find(fact.predicate or fact.predicate_key)
     # An observation without a date of its own got the clock's: its slot is the day's.
     dated = fact.valid_from != fact.created_at
-    return slot_of(
+    slot = slot_of(
         predicate,
         fact.content or "",
         valid_from=fact.valid_from if dated else None,
@@ -257,6 +271,11 @@ def current_slot(fact: Fact, predicate: Predicate, tenant: Tenant) -> str:
         secret=tenant.digest_key,
         many_valued=tenant.many_valued,
     )
+    return {"predicate_key": predicate.name if tenant.many_valued else fact.predicate_key, "slot": slot}
+
+
+def _linked(fact: Fact, links: tuple[Link, ...]) -> Change:
+    return Change(MemoryType.FACT, fact.id, fact.version + 1, EventType.LINKED, {}, links=links)
 
 
 def retire(old: Fact, now: datetime) -> Change:

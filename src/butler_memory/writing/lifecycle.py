@@ -20,14 +20,14 @@ from butler_memory.domain.predicates import Registry
 from butler_memory.domain.records import AnyMemory, Episode, Fact, Rule
 from butler_memory.domain.requests import ConfirmMemory, OneMemory, RestoreMemory
 from butler_memory.errors import Conflict
-from butler_memory.postgres import facts, memories, predicates
+from butler_memory.postgres import facts, memories, predicates, rules
 from butler_memory.postgres.access import Tenant
 from butler_memory.postgres.changes import Change, Link, apply
 from butler_memory.postgres.database import Conn
 from butler_memory.security.principal import Principal
 from butler_memory.writing.desk import Desk, Written, author_of, changeable, unchanged
-from butler_memory.writing.facts import current_slot, retire, strengthen
-from butler_memory.writing.rules import confirm_rule, known_rule
+from butler_memory.writing.facts import place_of_today, retire, strengthen
+from butler_memory.writing.rules import confirm_rule, disabled_rule, known_rule, retire_rule
 
 FORGOTTEN = "forgotten"
 
@@ -38,6 +38,7 @@ async def confirm(desk: Desk, who: Principal, request: ConfirmMemory, now: datet
     async def work(conn: Conn) -> Written:
         memory = await changeable(conn, who, request.type, request.id)
         assert not isinstance(memory, Episode)  # the request refuses episodes
+        _require_enabled(memory)
         if not memory.is_live:
             raise Conflict(
                 f"This {memory.type} is {memory.condition}; only a live one can be confirmed.",
@@ -53,6 +54,12 @@ async def confirm(desk: Desk, who: Principal, request: ConfirmMemory, now: datet
         return Written(memory.type, memory.id, WriteOutcome.CONFIRMED, Validity.ACTIVE)
 
     return await desk.database.run(who.tenant, work)
+
+
+def _require_enabled(memory: AnyMemory) -> None:
+    """What a person switched off is not switched on by an agent."""
+    if isinstance(memory, Rule) and memory.status is RuleStatus.DISABLED:
+        raise disabled_rule(memory)
 
 
 def _confirmation(desk: Desk, memory: Fact | Rule, now: datetime) -> Change:
@@ -102,13 +109,14 @@ async def restore(desk: Desk, who: Principal, request: RestoreMemory, now: datet
 
     async def work(conn: Conn) -> Written:
         memory = await changeable(conn, who, request.type, request.id)
+        _require_enabled(memory)
         if memory.condition not in lifecycle.RESTORABLE:
             return unchanged(memory)
         match memory:
             case Fact():
                 changes = await _restored_fact(conn, desk, tenant, memory, request.replace, now)
             case Rule():
-                changes = await _restored_rule(conn, desk, memory, now)
+                changes = await _restored_rule(conn, desk, memory, request.replace, now)
             case Episode():
                 changes = [_restored_episode(memory)]
             case _:
@@ -147,24 +155,28 @@ async def _place_of_today(conn: Conn, tenant: Tenant, fact: Fact) -> dict[str, s
     """Its predicate may have changed while it was away; only live facts moved with it (F4)."""
     await predicates.lock_predicates(conn, fact.tenant_id, change=False)
     registry = Registry(await predicates.own_predicates(conn, fact.tenant_id), tenant.many_valued)
-    predicate = registry.find(fact.predicate_key)
-    name = predicate.name if tenant.many_valued else fact.predicate_key
-    return {"predicate_key": name, "slot": current_slot(fact, predicate, tenant)}
+    return place_of_today(fact, registry, tenant)
 
 
-async def _restored_rule(conn: Conn, desk: Desk, rule: Rule, now: datetime) -> list[Change]:
+async def _restored_rule(conn: Conn, desk: Desk, rule: Rule, replace: bool, now: datetime) -> list[Change]:
     lifecycle.check_rule_step(rule.status, RuleStatus.ACTIVE)
+    await rules.lock_meaning(conn, rule.tenant_id, rule.meaning)
     known = await known_rule(conn, rule.tenant_id, rule.meaning, rule.scope)
-    if known:
-        raise Conflict(
-            "A live rule says the same already.",
-            reason="key_taken",
-            recovery="Use that rule, or forget it first.",
-            live_id=str(known.id),
-        )
+    if known and not (replace and known.scope == rule.scope):
+        raise _said_already(known, rule)
     values = {"status": RuleStatus.ACTIVE, "superseded_at": None, "last_confirmed_at": now}
     values |= desk.decay_columns(rule.confidence, rule.decay_rate, now)
-    return [Change(MemoryType.RULE, rule.id, rule.version + 1, EventType.RESTORED, values)]
+    links = (Link(Relation.SUPERSEDES, MemoryType.RULE, known.id),) if known else ()
+    back = Change(MemoryType.RULE, rule.id, rule.version + 1, EventType.RESTORED, values, links=links)
+    return [retire_rule(known, now), back] if known else [back]
+
+
+def _said_already(known: Rule, rule: Rule) -> Conflict:
+    if known.scope == rule.scope:
+        recovery = "Call memory_restore with replace=true to supersede it, or use it as it is."
+    else:  # for the sake of one scope no rule is taken from all the others
+        recovery = "Use that rule: it is global, so it holds here too."
+    return Conflict("A live rule says the same already.", reason="key_taken", recovery=recovery, live_id=str(known.id))
 
 
 def _restored_episode(episode: Episode) -> Change:

@@ -27,7 +27,7 @@ from butler_memory.postgres import keys, memories, rules
 from butler_memory.postgres.changes import Change, Link, apply
 from butler_memory.postgres.database import Conn
 from butler_memory.security.principal import GLOBAL, Principal, writable_scope
-from butler_memory.writing.desk import CLOSE, Desk, Written, author_of, repeated
+from butler_memory.writing.desk import CLOSE, Desk, Written, author_of, repeat_key, repeated
 from butler_memory.writing.facts import SAID
 from butler_memory.writing.vectors import Ticket
 
@@ -40,7 +40,7 @@ async def store_rule(
     author = author_of(who, request, now)
     ticket = await desk.vectors.soon(one_line(request.content))
     given = request.idempotency_key
-    again = digest(secret, "rule", who.butler, given) if given else None
+    again = repeat_key(secret, who, MemoryType.RULE, given) if given else None
     derived = tuple(Link(Relation.DERIVED_FROM, MemoryType.EPISODE, episode) for episode in evidence)
 
     async def work(conn: Conn) -> Written:
@@ -75,7 +75,7 @@ def meaning_digest(content: str, secret: bytes) -> str:
 
 
 async def known_rule(conn: Conn, tenant: str, word_set: str, scope: str) -> Rule | None:
-    """The live rule that says the same here or globally; a known anti-pattern refuses to be relearned."""
+    """The live rule that says the same here or globally. What proved harmful or was disabled is not learned again."""
     same = await rules.same_meaning(conn, tenant, word_set, [scope, GLOBAL])
     warning = next((rule for rule in same if rule.maturity is Maturity.ANTI_PATTERN), None)
     if warning:
@@ -85,7 +85,24 @@ async def known_rule(conn: Conn, tenant: str, word_set: str, scope: str) -> Rule
             recovery="Do not store it. Read the warning with memory_get; a person can undo it.",
             anti_pattern_id=str(warning.id),
         )
+    disabled = next((rule for rule in same if rule.status is RuleStatus.DISABLED), None)
+    if disabled:
+        raise disabled_rule(disabled)
     return same[0] if same else None
+
+
+def disabled_rule(rule: Rule) -> Conflict:
+    return Conflict(
+        "A person disabled this rule.",
+        reason="disabled_rule",
+        recovery="Leave it at that: only a person can enable it again or edit it.",
+        disabled_id=str(rule.id),
+    )
+
+
+def retire_rule(old: Rule, now: datetime) -> Change:
+    values = {"status": RuleStatus.SUPERSEDED, "superseded_at": now}
+    return Change(MemoryType.RULE, old.id, old.version + 1, EventType.SUPERSEDED, values)
 
 
 def confirm_rule(desk: Desk, rule: Rule, now: datetime, links: tuple[Link, ...] = ()) -> Change:
