@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -22,57 +20,18 @@ from typer.main import get_command
 from butler_memory.cli import app, database, screen, words
 from butler_memory.domain.kinds import MemoryType
 from butler_memory.errors import ButlerMemoryError
-from butler_memory.postgres.server import EmbeddedServer, ensure_running_now
+from butler_memory.postgres.server import EmbeddedServer
+from commands import HOSTILE, NOBODY, Cli, Ended, assert_harmless, kept_up
 
 pytestmark = pytest.mark.usefixtures("model_at_hand")
 
 DOCS = Path(__file__).parents[2] / "docs" / "cli.md"
-NOBODY = "018f0000-0000-7000-8000-000000000000"
-HOSTILE = "[red]boo[/red] \x1b[31mRED\x1b]0;title\x07 \u202etxt.exe :smile: naïve 🏔"
-
-
-@dataclass(frozen=True)
-class Ended:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-@dataclass(frozen=True)
-class Cli:
-    data_dir: Path
-
-    def __call__(self, *words: str, stdin: bytes = b"", **environ: str) -> Ended:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("BUTLER_MEMORY_") and k != "COLUMNS"}
-        done = subprocess.run(
-            [sys.executable, "-m", "butler_memory.cli", *words],
-            env={**kept, "BUTLER_MEMORY_DATA_DIR": str(self.data_dir), "LC_ALL": "C.UTF-8", **environ},
-            cwd=self.data_dir.parent,
-            input=stdin,
-            capture_output=True,
-            timeout=60,
-        )
-        ended = Ended(done.returncode, done.stdout.decode(), done.stderr.decode())
-        assert "Traceback" not in ended.err, ended.err
-        return ended
-
-    def ok(self, *words: str, **environ: str) -> Any:
-        ended = self(*words, "--json", stdin=b"", **environ)
-        assert ended.code == 0, ended
-        return ended.json
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    """Kept up for the module, so that each command only joins it."""
-    place = tmp_path_factory.mktemp("cli") / "data"
-    running = ensure_running_now(place, lambda _: None, {"fsync": "off", "synchronous_commit": "off"})
-    yield running
-    running.release_now()
+    with kept_up(tmp_path_factory.mktemp("cli") / "data") as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -123,8 +82,7 @@ def test_stored_text_cannot_steer_the_terminal(cli: Cli, hostile: str) -> None:
         assert "[red]boo[/red]" in shown.out
         assert ":smile:" in shown.out
         assert "\\x1b[31mRED" in shown.out
-        for dangerous in ("\x1b[31m", "\x1b]", "\x07", "\u202e"):
-            assert dangerous not in shown.out
+        assert_harmless(shown.out)
     assert "\x1b" in colours.out
     assert "\x1b" not in plain.out
     assert cli.ok("get", "fact", hostile)["memory"]["content"] == HOSTILE

@@ -222,9 +222,7 @@ def _same_order(given: list[tuple[str, float]], expected: dict[str, float]) -> N
 HALF = 1e-4
 
 
-async def _brute_signals(
-    engine: Engine, query: str, rows: list[dict[str, Any]], also_indexed: int = 0
-) -> list[float]:
+async def _brute_signals(engine: Engine, query: str, rows: list[dict[str, Any]], also_indexed: int = 0) -> list[float]:
     said = [row["content"] for row in rows]
     vectors = np.array([v.astype(np.float16) for v in await engine.embedder.embed(said)], dtype=np.float64)
     asked = (await engine.embedder.embed([query]))[0].astype(np.float16).astype(np.float64)

@@ -125,6 +125,11 @@ def test_s10_one_signal_speaks_alone_where_the_other_is_missing() -> None:
     assert candidate(cosine=-0.5, coverage=0.6).absolute == 0.3
 
 
+def test_s10_what_is_clearly_near_in_meaning_needs_no_shared_word() -> None:
+    near, vague = candidate(1, cosine=0.36, coverage=0.0), candidate(2, cosine=0.34, coverage=0.0)
+    assert above_floor([near, vague], FLOOR) == [near]
+
+
 # --- names ---
 
 

@@ -9,7 +9,7 @@ import sys
 import typer
 from typer.exceptions import TyperException
 
-from butler_memory.cli import database, doctor, memories, predicates, screen, serving, tokens
+from butler_memory.cli import database, doctor, memories, predicates, reading, screen, serving, tokens
 from butler_memory.cli.session import Session, command
 from butler_memory.errors import ButlerMemoryError, InvalidInput
 
@@ -38,6 +38,13 @@ def version(session: Session) -> None:
 
 def _group(about: str) -> typer.Typer:
     return typer.Typer(no_args_is_help=True, help=about)
+
+
+def _served_commands() -> typer.Typer:
+    group = _group("See what sessions were told, and why.")
+    group.command("list")(command(reading.served_list, *MEMORY))
+    group.command("show")(command(reading.served_show, *MEMORY))
+    return group
 
 
 def _token_commands() -> typer.Typer:
@@ -74,12 +81,16 @@ def build() -> typer.Typer:
     app.command("up")(command(serving.up, *PLACE))
     app.command("mcp")(command(serving.mcp, "data_dir", "config"))
     app.command("remember")(command(memories.remember, *MEMORY))
+    app.command("search")(command(reading.search, *MEMORY))
+    app.command("recall")(command(reading.recall, *MEMORY))
+    app.command("context")(command(reading.context, *MEMORY))
     app.command("list")(command(memories.list_, *MEMORY))
     app.command("get")(command(memories.get, *MEMORY))
     app.command("edit")(command(memories.edit, *MEMORY))
     app.command("forget")(command(memories.forget, *MEMORY))
     app.command("restore")(command(memories.restore, *MEMORY))
     app.command("stats")(command(memories.stats, *MEMORY))
+    app.add_typer(_served_commands(), name="served")
     app.add_typer(_token_commands(), name="token")
     app.add_typer(_predicate_commands(), name="predicates")
     app.add_typer(_database_commands(), name="db")

@@ -32,6 +32,8 @@ TRUST_ORDER = (Maturity.PROVEN, Maturity.ANTI_PATTERN, Maturity.ESTABLISHED, Mat
 CORE_IMPORTANCE = 8.0
 # A question that calls a memory by its name is about it, however much else it says.
 NAMED_COVERS = 0.5
+# Cosine without a shared word must be that much over the floor. Of unrelated pairs 1 to 2 % reach .35 (decision 0006).
+MEANING_ALONE_COSTS = 0.1
 
 
 class Fusion(StrEnum):
@@ -74,10 +76,12 @@ class Candidate:
         """The one signal that can be compared between questions: mean of cosine and covered IDF (S10).
 
         A question of stop words has no IDF to cover, a missing model no cosine: then the other one speaks alone.
+        And what is clearly near in meaning may share no word at all.
         """
         covered = None if self.coverage is None else max(self.coverage, NAMED_COVERS * self.named)
         given = [max(0.0, signal) for signal in (self.cosine, covered) if signal is not None]
-        return sum(given) / len(given) if given else 0.0
+        mean = sum(given) / len(given) if given else 0.0
+        return max(mean, (self.cosine or 0.0) - MEANING_ALONE_COSTS)
 
     @property
     def names(self) -> list[frozenset[str]]:

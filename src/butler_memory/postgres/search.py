@@ -2,19 +2,22 @@
 
 Exact within the tenant: no approximate index, every filter before the limit. The steps, one per CTE:
 
-    asked     the query's lexemes, as an array and as an OR query
-    mean      the middle of the tenant's vectors (what all its texts share says nothing about any of them)
-    scanned   every row that passes the filters, with its cosine and effective confidence
-    kept      those that confidence does not hide
-    matched   (row, lexeme) for the query's lexemes
-    weighed   each lexeme's IDF within what is kept
-    heaviest  the query's rarest lexemes: a long prompt is not less about a memory for all else that it says
-    lexical   sum of matched IDF / sqrt(distinct lexemes of the row), and how much of the query that covers
-    scaled    both signals between 0 and 1, and both ranks
-    fused     convex or reciprocal-rank fusion
-    cited     the best facts, by the episodes they were derived from
-    smoothed  an episode gets a little of its neighbours in the same session, and of the best fact that cites it
-    gated     the best of all; or, for a context, the best (without a prompt, the newest) of each type, and core memory
+    asked      the query's lexemes, as an array and as an OR query
+    scanned    every row that passes the filters, with its effective confidence; `visible`: neither faded nor shadowed
+    mean       the middle of the tenant's vectors (what all its texts share says nothing about any of them)
+    dense      cosine, and nearness: the same without the middle
+    matched    (row, lexeme) for the query's lexemes
+    weighed    each lexeme's IDF within what is visible
+    heaviest   the query's rarest lexemes: a long prompt is not less about a memory for all else that it says
+    lexical    sum of matched IDF / sqrt(distinct lexemes of the row)
+    signals    both signals of each row, and how much of the query it covers
+    scaled     both signals between 0 and 1, and both ranks
+    fused      convex or reciprocal-rank fusion
+    cited      the best facts, by the episodes they were derived from
+    beside     an episode's neighbours in the same session
+    lifted     the fused score with a little of both
+    gated      the best of all; or, for a context, the best (without a prompt, the newest) of each type, and core memory
+    contested  memories that a live one contradicts
 """
 
 from __future__ import annotations
@@ -79,7 +82,7 @@ _SCAN = {
                m.embedding, m.embedding_version, m.search_vector,
                {_EFFECTIVE.format(t="m")} AS effective, {{shadowed}} AS shadowed,
                m.permanence = 'permanent' AND m.importance >= {CORE_IMPORTANCE} AS core
-        FROM memory.facts m
+        FROM memory.facts m {{nearer}}
         WHERE m.tenant_id = %(tenant)s AND m.validity IN ('active', 'fading') AND {{common}}
           AND (%(scopes)s::text[] IS NULL OR m.scope = ANY(%(scopes)s))
           AND (%(subject)s::text IS NULL OR m.subject_key = %(subject)s)
@@ -108,12 +111,14 @@ _COMMON = """
     AND (%(until)s::timestamptz IS NULL OR {when} < %(until)s)"""
 
 # F12: a fact in a nearer scope hides one further out on the same single-valued key.
-_SHADOWED = """
-    (m.slot = '' AND EXISTS (
-        SELECT 1 FROM memory.facts near
-        WHERE near.tenant_id = %(tenant)s AND near.subject_key = m.subject_key
-          AND near.predicate_key = m.predicate_key AND near.slot = '' AND near.validity IN ('active', 'fading')
-          AND array_position(%(scopes)s::text[], near.scope) < array_position(%(scopes)s::text[], m.scope)))"""
+_NEARER = """LEFT JOIN (
+            SELECT n.subject_key, n.predicate_key, min(array_position(%(scopes)s::text[], n.scope)) AS place
+            FROM memory.facts n
+            WHERE n.tenant_id = %(tenant)s AND n.validity IN ('active', 'fading') AND n.slot = ''
+              AND n.scope = ANY (trim_array(%(scopes)s::text[], 1))
+            GROUP BY n.subject_key, n.predicate_key
+        ) near ON m.slot = '' AND near.subject_key = m.subject_key AND near.predicate_key = m.predicate_key"""
+_SHADOWED = "coalesce(near.place < array_position(%(scopes)s::text[], m.scope), false)"
 
 _RANK = """
 WITH asked AS MATERIALIZED (
@@ -121,32 +126,33 @@ WITH asked AS MATERIALIZED (
            replace(plainto_tsquery(%(config)s::regconfig, %(text)s)::text, ' & ', ' | ')::tsquery AS any_of
 ),
 scanned AS MATERIALIZED (
-    SELECT row_number() OVER () AS n, u.* FROM ({sources}) u
-),
-kept AS MATERIALIZED (
-    SELECT n, type, id, created_at, occurred_at, session_id, effective, core, search_vector, embedding,
-           embedding_version = %(version)s AND %(vector)s::halfvec IS NOT NULL AS has_vector
-    FROM scanned WHERE effective >= %(min_confidence)s AND NOT shadowed
+    SELECT row_number() OVER () AS n, u.type, u.id, u.created_at, u.occurred_at, u.session_id, u.effective, u.core,
+           u.shadowed, u.search_vector, u.embedding,
+           u.effective >= %(min_confidence)s AND NOT u.shadowed AS visible,
+           u.embedding_version = %(version)s AND %(vector)s::halfvec IS NOT NULL AS has_vector
+    FROM ({sources}) u
 ),
 mean AS MATERIALIZED (
-    SELECT avg(embedding) AS middle FROM kept WHERE has_vector AND %(mean_shift)s > 0
+    SELECT avg(embedding) AS middle FROM scanned WHERE visible AND has_vector AND %(mean_shift)s > 0
 ),
 dense AS MATERIALIZED (
     SELECT n, 1 - (embedding <=> %(vector)s::halfvec) AS cosine,
            -(embedding <#> %(vector)s::halfvec)
              + CASE WHEN middle IS NULL THEN 0 ELSE %(mean_shift)s * (embedding <#> middle) END AS nearness
-    FROM kept CROSS JOIN mean WHERE has_vector
+    FROM scanned CROSS JOIN mean WHERE visible AND has_vector
 ),
+wanted AS MATERIALIZED (SELECT unnest(lexemes) AS lexeme FROM asked),
 matched AS MATERIALIZED (
-    SELECT kept.n, word.lexeme
-    FROM asked CROSS JOIN kept CROSS JOIN LATERAL unnest(kept.search_vector) AS word
-    WHERE kept.search_vector @@ asked.any_of AND word.lexeme = ANY (asked.lexemes)
+    SELECT words.n, lexeme
+    FROM (SELECT n, unnest(tsvector_to_array(search_vector)) AS lexeme
+          FROM scanned CROSS JOIN asked WHERE visible AND search_vector @@ any_of) words
+    JOIN wanted USING (lexeme)
 ),
-total AS (SELECT count(*)::float8 AS n FROM kept),
+total AS (SELECT count(*)::float8 AS n FROM scanned WHERE visible),
 weighed AS MATERIALIZED (
-    SELECT wanted AS lexeme, ln(1 + (total.n - coalesce(seen.df, 0) + 0.5) / (coalesce(seen.df, 0) + 0.5)) AS idf
-    FROM asked CROSS JOIN unnest(asked.lexemes) AS wanted CROSS JOIN total
-    LEFT JOIN (SELECT lexeme, count(*)::float8 AS df FROM matched GROUP BY lexeme) seen ON seen.lexeme = wanted
+    SELECT lexeme, ln(1 + (total.n - coalesce(seen.df, 0) + 0.5) / (coalesce(seen.df, 0) + 0.5)) AS idf
+    FROM wanted CROSS JOIN total
+    LEFT JOIN (SELECT lexeme, count(*)::float8 AS df FROM matched GROUP BY lexeme) seen USING (lexeme)
 ),
 heaviest AS (
     SELECT idf, row_number() OVER (ORDER BY idf DESC) <= greatest({counted}, sqrt(count(*) OVER ())) AS counts
@@ -157,11 +163,12 @@ lexical AS MATERIALIZED (
     SELECT matched.n, sum(weighed.idf) AS idf FROM matched JOIN weighed USING (lexeme) GROUP BY matched.n
 ),
 signals AS (
-    SELECT kept.n, kept.type, kept.id, kept.created_at, kept.occurred_at, kept.session_id, kept.effective,
-           kept.core, dense.cosine, dense.nearness,
-           coalesce(lexical.idf / sqrt(length(kept.search_vector)), 0) AS lexical,
+    SELECT s.n, s.type, s.id, s.created_at, s.occurred_at, s.session_id, s.effective, s.core,
+           dense.cosine, dense.nearness,
+           coalesce(lexical.idf / sqrt(length(s.search_vector)), 0) AS lexical,
            CASE WHEN whole.idf IS NOT NULL THEN least(1, coalesce(lexical.idf, 0) / whole.idf) END AS coverage
-    FROM kept CROSS JOIN whole LEFT JOIN dense USING (n) LEFT JOIN lexical USING (n)
+    FROM scanned s CROSS JOIN whole LEFT JOIN dense USING (n) LEFT JOIN lexical USING (n)
+    WHERE s.visible
 ),
 scaled AS (
     SELECT *,
@@ -172,26 +179,24 @@ scaled AS (
            CASE WHEN lexical > 0 THEN rank() OVER (ORDER BY lexical DESC) END AS lexical_rank
     FROM signals
 ),
-fused AS (
+fused AS MATERIALIZED (
     SELECT *, {fusion} AS own_score FROM scaled
 ),
-{cited}
-smoothed AS (
-    SELECT fused.*, own_score {lift} AS fused FROM fused {from_cited} {sessions}
+{lifts}
+lifted AS MATERIALIZED (
+    SELECT fused.*, own_score {lift} AS fused FROM fused {lifting}
 ),
-gated AS MATERIALIZED ({gated})
+gated AS MATERIALIZED ({gated}),
+contested AS MATERIALIZED ({contested})
 SELECT g.type, g.id, g.created_at, g.fused, g.cosine, g.lexical, g.coverage, g.dense_rank, g.lexical_rank,
        g.effective, refs.last_referenced_at, coalesce(refs.reference_count, 0) AS reference_count,
        (SELECT count(*) FROM scanned WHERE effective < %(min_confidence)s AND NOT shadowed
-          AND {also_relevant}) AS decayed,
+          AND search_vector @@ (SELECT any_of FROM asked)) AS decayed,
        (SELECT count(*) FROM scanned WHERE shadowed) AS shadowed,
        {columns}
 FROM (SELECT 1) AS always
 LEFT JOIN gated g ON true
-LEFT JOIN memory.refs refs ON refs.tenant_id = %(tenant)s AND refs.type = g.type AND refs.id = g.id
-LEFT JOIN memory.facts f ON g.type = 'fact' AND f.tenant_id = %(tenant)s AND f.id = g.id
-LEFT JOIN memory.rules r ON g.type = 'rule' AND r.tenant_id = %(tenant)s AND r.id = g.id
-LEFT JOIN memory.episodes e ON g.type = 'episode' AND e.tenant_id = %(tenant)s AND e.id = g.id
+{joins}
 ORDER BY g.fused DESC, g.created_at DESC, g.id
 """
 
@@ -210,21 +215,52 @@ _ADMITTED = {
 }
 _BY_SCORE = "fused DESC, created_at DESC, id"
 _BY_AGE = "coalesce(occurred_at, created_at) DESC, id"
-_FIRST = "SELECT {what} FROM smoothed WHERE {which} ORDER BY {order} LIMIT %(gate)s"
-_CITED = """
+_FIRST = "SELECT {what} FROM lifted WHERE {which} ORDER BY {order} LIMIT %(gate)s"
+
+
+@dataclass(frozen=True)
+class _Lift:
+    """Something that an episode gets besides its own score: how it is found, joined and added."""
+
+    found: str
+    joined: str
+    added: str
+
+
+_CITED = _Lift(
+    """
 best_facts AS (SELECT id, own_score FROM fused WHERE type = 'fact' ORDER BY own_score DESC, id LIMIT %(gate)s),
 cited AS (
-    SELECT l.target_id AS cited_id, max(b.own_score) AS best
+    SELECT l.target_id AS id, max(b.own_score) AS score
     FROM best_facts b JOIN memory.memory_links l
       ON l.tenant_id = %(tenant)s AND l.source_type = 'fact' AND l.source_id = b.id AND l.target_type = 'episode'
          AND l.relation = 'derived_from'
     GROUP BY l.target_id
-),"""
-_FROM_CITED = "LEFT JOIN cited ON type = 'episode' AND cited_id = fused.id"
-_LIFT = "+ %(cited)s * coalesce(best, 0)"
-_SESSIONS = "WINDOW in_session AS (PARTITION BY type, session_id ORDER BY occurred_at, id)"
-_SMOOTHING = """+ CASE WHEN type = 'episode' AND session_id IS NOT NULL THEN %(neighbours)s * (
-    coalesce(lag(own_score) OVER in_session, 0) + coalesce(lead(own_score) OVER in_session, 0)) ELSE 0 END"""
+),""",
+    "LEFT JOIN cited ON fused.type = 'episode' AND cited.id = fused.id",
+    "+ %(cited)s * coalesce(cited.score, 0)",
+)
+_BESIDE = _Lift(
+    """
+beside AS (
+    SELECT n, coalesce(lag(own_score) OVER in_session, 0) + coalesce(lead(own_score) OVER in_session, 0) AS score
+    FROM fused WHERE type = 'episode' AND session_id IS NOT NULL
+    WINDOW in_session AS (PARTITION BY session_id ORDER BY occurred_at, id)
+),""",
+    "LEFT JOIN beside USING (n)",
+    "+ %(neighbours)s * coalesce(beside.score, 0)",
+)
+
+_CONTESTED = """
+    SELECT pair.id
+    FROM (SELECT l.source_id AS id, l.target_id AS other FROM memory.memory_links l
+          WHERE l.tenant_id = %(tenant)s AND l.relation = 'contradicts'
+          UNION ALL
+          SELECT l.target_id, l.source_id FROM memory.memory_links l
+          WHERE l.tenant_id = %(tenant)s AND l.relation = 'contradicts') pair
+    LEFT JOIN memory.facts f ON f.tenant_id = %(tenant)s AND f.id = pair.other
+    LEFT JOIN memory.rules r ON r.tenant_id = %(tenant)s AND r.id = pair.other
+    WHERE coalesce(f.validity, r.status) IN ('active', 'fading')"""
 
 # What a result shows, whichever table it is from.
 _COLUMNS = """
@@ -236,16 +272,12 @@ _COLUMNS = """
     coalesce(f.importance, r.importance, e.importance) AS importance,
     e.occurred_at, coalesce(f.last_confirmed_at, r.last_confirmed_at) AS last_confirmed_at,
     coalesce(f.tags, r.tags, e.tags) AS tags, coalesce(f.metadata, r.metadata, e.metadata) AS metadata,
-    EXISTS (
-        SELECT 1 FROM memory.memory_links l
-        LEFT JOIN memory.facts of ON of.tenant_id = l.tenant_id
-            AND of.id = CASE WHEN l.source_id = g.id THEN l.target_id ELSE l.source_id END
-        LEFT JOIN memory.rules ol ON ol.tenant_id = l.tenant_id
-            AND ol.id = CASE WHEN l.source_id = g.id THEN l.target_id ELSE l.source_id END
-        WHERE l.tenant_id = %(tenant)s AND l.relation = 'contradicts'
-          AND ((l.source_type = g.type AND l.source_id = g.id) OR (l.target_type = g.type AND l.target_id = g.id))
-          AND coalesce(of.validity, ol.status) IN ('active', 'fading')
-    ) AS contested"""
+    g.id IN (SELECT id FROM contested) AS contested"""
+_JOINS = """
+LEFT JOIN memory.refs refs ON refs.tenant_id = %(tenant)s AND refs.type = g.type AND refs.id = g.id
+LEFT JOIN memory.facts f ON g.type = 'fact' AND f.tenant_id = %(tenant)s AND f.id = g.id
+LEFT JOIN memory.rules r ON g.type = 'rule' AND r.tenant_id = %(tenant)s AND r.id = g.id
+LEFT JOIN memory.episodes e ON g.type = 'episode' AND e.tenant_id = %(tenant)s AND e.id = g.id"""
 
 
 class Gating(Enum):
@@ -308,20 +340,21 @@ def _statement_for(question: Question) -> str:
 @lru_cache(maxsize=64)
 def _statement(types: tuple[MemoryType, ...], mode: SearchMode, recipe: Recipe, gating: Gating) -> str:
     fusion = Fusion.CONVEX if mode is not SearchMode.HYBRID else recipe.fusion
-    # Both add to a score between 0 and 1; ranks and raw nearness are left as they are.
-    adds = mode is SearchMode.HYBRID and fusion is Fusion.CONVEX
-    smooths = adds and recipe.neighbours > 0
-    cites = adds and recipe.cited > 0 and {MemoryType.FACT, MemoryType.EPISODE} <= set(types)
+    # What lifts adds to a score between 0 and 1; ranks and raw nearness are left as they are.
+    liftable = mode is SearchMode.HYBRID and fusion is Fusion.CONVEX
+    both = {MemoryType.FACT, MemoryType.EPISODE} <= set(types)
+    possible = ((_CITED, both and recipe.cited > 0), (_BESIDE, recipe.neighbours > 0))
+    lifts = [lift for lift, wanted in possible if liftable and wanted]
     return _RANK.format(
         sources=_sources(types),
         fusion=_FUSION[(mode, fusion)],
-        cited=_CITED if cites else "",
-        from_cited=_FROM_CITED if cites else "",
-        lift=(_SMOOTHING if smooths else "") + (_LIFT if cites else ""),
-        sessions=_SESSIONS if smooths else "",
+        lifts="".join(lift.found for lift in lifts),
+        lift=" ".join(lift.added for lift in lifts),
+        lifting=" ".join(lift.joined for lift in lifts),
         gated=_gate(types, _ADMITTED[mode], gating),
-        also_relevant="search_vector @@ (SELECT any_of FROM asked)",
+        contested=_CONTESTED,
         columns=_COLUMNS,
+        joins=_JOINS,
         counted=COUNTED_LEXEMES,
     )
 
@@ -333,7 +366,7 @@ def _gate(types: tuple[MemoryType, ...], admitted: str, gating: Gating) -> str:
     wanted = [f"({which}) AND type = '{kind}'" for kind in types]
     parts = [_FIRST.format(what="n", which=each, order=order) for each in wanted]
     parts.append(_FIRST.format(what="n", which="core", order=_BY_SCORE))
-    return f"SELECT * FROM smoothed WHERE n IN ({' UNION ALL '.join(f'({part})' for part in parts)})"
+    return f"SELECT * FROM lifted WHERE n IN ({' UNION ALL '.join(f'({part})' for part in parts)})"
 
 
 def _sources(types: Sequence[MemoryType]) -> str:
@@ -341,6 +374,7 @@ def _sources(types: Sequence[MemoryType]) -> str:
         _SCAN[kind].format(
             common=_COMMON.format(when="m.occurred_at" if kind is MemoryType.EPISODE else "m.created_at"),
             shadowed=_SHADOWED,
+            nearer=_NEARER,
         )
         for kind in types
     )
@@ -381,7 +415,7 @@ def _candidate(row: dict[str, Any]) -> Candidate:
 
 async def newest(conn: Conn, tenant: str, filters: Filters, limit: int) -> Found:
     """Filters without a question browse, newest first (S4)."""
-    statement = _BROWSE.format(sources=_sources(filters.types), columns=_COLUMNS)
+    statement = _BROWSE.format(sources=_sources(filters.types), contested=_CONTESTED, columns=_COLUMNS, joins=_JOINS)
     found = await conn.execute(statement, _parameters(tenant, filters) | {"gate": limit})
     rows = await found.fetchall()
     return Found([_candidate(row) for row in rows if row["id"] is not None], rows[0]["decayed"], rows[0]["shadowed"])
@@ -393,7 +427,8 @@ gated AS MATERIALIZED (
     SELECT type, id, created_at, effective FROM scanned
     WHERE effective >= %(min_confidence)s AND NOT shadowed
     ORDER BY coalesce(occurred_at, created_at) DESC, id LIMIT %(gate)s
-)
+),
+contested AS MATERIALIZED ({contested})
 SELECT g.type, g.id, g.created_at, 0.0::float8 AS fused, NULL::float8 AS cosine, 0.0::float8 AS lexical,
        NULL::float8 AS coverage, NULL::int AS dense_rank, NULL::int AS lexical_rank, g.effective,
        refs.last_referenced_at, coalesce(refs.reference_count, 0) AS reference_count,
@@ -402,9 +437,6 @@ SELECT g.type, g.id, g.created_at, 0.0::float8 AS fused, NULL::float8 AS cosine,
        {columns}
 FROM (SELECT 1) AS always
 LEFT JOIN gated g ON true
-LEFT JOIN memory.refs refs ON refs.tenant_id = %(tenant)s AND refs.type = g.type AND refs.id = g.id
-LEFT JOIN memory.facts f ON g.type = 'fact' AND f.tenant_id = %(tenant)s AND f.id = g.id
-LEFT JOIN memory.rules r ON g.type = 'rule' AND r.tenant_id = %(tenant)s AND r.id = g.id
-LEFT JOIN memory.episodes e ON g.type = 'episode' AND e.tenant_id = %(tenant)s AND e.id = g.id
+{joins}
 ORDER BY coalesce(e.occurred_at, g.created_at) DESC, g.id
 """
