@@ -50,7 +50,6 @@ _PLAIN_FORMS = frozenset(
     ).split()
 )
 _CONTRACTION = re.compile(r"^(i|you|he|she|it|we|they|there|that)'(?:m|re|s|ve|ll|d)$")
-_SPACES = re.compile(r"\s+")
 
 
 def line_of_fact(subject: str, predicate: str, content: str) -> str:
@@ -71,7 +70,7 @@ def line_of_fact(subject: str, predicate: str, content: str) -> str:
 
 
 def one_line(text: str) -> str:
-    return _SPACES.sub(" ", text).strip()
+    return " ".join(text.split())
 
 
 def _spoken_subject(subject: str) -> str:

@@ -127,7 +127,7 @@ def _pool(conninfo: str, vector_schema: str, size: int) -> AsyncConnectionPool[C
         # In another zone the first and last hours of the calendar fall on days that Python does not have (L6).
         await conn.execute(
             f"SET search_path = pg_catalog, {path}; SET statement_timeout = '{STATEMENT_TIMEOUT}';"
-            " SET idle_in_transaction_session_timeout = '60s'; SET timezone = 'UTC'"
+            " SET idle_in_transaction_session_timeout = '60s'; SET timezone = 'UTC'; SET jit = off"
         )
         await register_vector_async(conn)
         await conn.commit()

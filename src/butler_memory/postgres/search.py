@@ -22,6 +22,7 @@ Exact within the tenant: no approximate index, every filter before the limit. Th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -30,6 +31,8 @@ from functools import lru_cache
 from typing import Any
 
 from pgvector import HalfVector
+from psycopg import AsyncRawCursor
+from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import Jsonb
 
 from butler_memory.domain.kinds import MemoryType, SearchMode
@@ -309,12 +312,29 @@ async def ranked(conn: Conn, tenant: str, question: Question) -> Found:
 async def ranked_many(conn: Conn, tenant: str, questions: Sequence[Question]) -> list[Found]:
     """All questions are sent before the first answer is read: one round trip (C8)."""
     async with conn.pipeline():
-        cursors = [await conn.execute(_statement_for(q), _all_parameters(tenant, q)) for q in questions]
+        cursors = [await _sent(conn, _statement_for(q), _all_parameters(tenant, q)) for q in questions]
         answers = [await cursor.fetchall() for cursor in cursors]
     return [
         Found([_candidate(row) for row in rows if row["id"] is not None], rows[0]["decayed"], rows[0]["shadowed"])
         for rows in answers
     ]
+
+
+async def _sent(conn: Conn, statement: str, parameters: dict[str, Any]) -> AsyncRawCursor[DictRow]:
+    """Parsed by us once, not by the driver at every call, and by the server once for each connection."""
+    text, names = _numbered(statement)
+    cursor: AsyncRawCursor[DictRow] = AsyncRawCursor(conn, row_factory=dict_row)
+    return await cursor.execute(text.encode(), [parameters[name] for name in names], prepare=True)
+
+
+@lru_cache(maxsize=64)
+def _numbered(statement: str) -> tuple[str, tuple[str, ...]]:
+    """`%(name)s` as `$1`, and which name each number stands for."""
+    names = tuple(dict.fromkeys(_PLACEHOLDER.findall(statement)))
+    return _PLACEHOLDER.sub(lambda found: f"${names.index(found[1]) + 1}", statement), names
+
+
+_PLACEHOLDER = re.compile(r"%\((\w+)\)s")
 
 
 def _all_parameters(tenant: str, question: Question) -> dict[str, Any]:
@@ -416,7 +436,7 @@ def _candidate(row: dict[str, Any]) -> Candidate:
 async def newest(conn: Conn, tenant: str, filters: Filters, limit: int) -> Found:
     """Filters without a question browse, newest first (S4)."""
     statement = _BROWSE.format(sources=_sources(filters.types), contested=_CONTESTED, columns=_COLUMNS, joins=_JOINS)
-    found = await conn.execute(statement, _parameters(tenant, filters) | {"gate": limit})
+    found = await _sent(conn, statement, _parameters(tenant, filters) | {"gate": limit})
     rows = await found.fetchall()
     return Found([_candidate(row) for row in rows if row["id"] is not None], rows[0]["decayed"], rows[0]["shadowed"])
 

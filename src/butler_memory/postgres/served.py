@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -35,7 +35,7 @@ _COLUMNS = "id, butler, session_id, request_id, served_at, status, budget, token
 
 async def add(conn: Conn, tenant: str, served: Sequence[ServedContext]) -> None:
     """All of them in one statement; one that is known already stays as it is."""
-    rows = [asdict(each) for each in served]
+    rows = [vars(each) for each in served]
     await conn.execute(
         f"""
         INSERT INTO memory.served_contexts (tenant_id, {_COLUMNS})
