@@ -73,21 +73,26 @@ class Memory:
     async def context_batch(self, who: Principal, arguments: Mapping[str, Any]) -> Json:
         """One embedding batch and one round trip for all; a malformed item gets its error shape (C8)."""
         batch = self._parse(BuildContexts, arguments)
-        given = batch.request_context.given()
-        results: list[Json] = []
-        requests: dict[int, BuildContext] = {}
-        for number, item in enumerate(batch.requests):
-            try:
-                requests[number] = self._parse(BuildContext, _as_item(item, given))
-                own_butler(who, requests[number].butler)
-                results.append({})
-            except ButlerMemoryError as error:
-                requests.pop(number, None)
-                results.append(error.as_dict() | {"request_context": given})
-        made = await contexts(self._reader, who, list(requests.values()), self._clock())
-        for (number, request), context in zip(requests.items(), made, strict=True):
-            results[number] = _context_shape(context, request)
-        return {"results": results, "request_context": given}
+        items = [_as_item(item, batch.request_context.given()) for item in batch.requests]
+        checked = [self._checked(who, item) for item in items]
+        wanted = [request for request in checked if isinstance(request, BuildContext)]
+        made = iter(await contexts(self._reader, who, wanted, self._clock()))
+        results = [
+            _context_shape(next(made), request)
+            if isinstance(request, BuildContext)
+            else request.as_dict() | {"request_context": _lineage_of(item, batch)}
+            for item, request in zip(items, checked, strict=True)
+        ]
+        return {"results": results, "request_context": batch.request_context.given()}
+
+    def _checked(self, who: Principal, item: Json) -> BuildContext | ButlerMemoryError:
+        """One item of a batch, or why it is refused."""
+        try:
+            request = self._parse(BuildContext, item)
+            own_butler(who, request.butler)
+        except ButlerMemoryError as error:
+            return error
+        return request
 
     async def served_list(self, who: Principal, butler: str | None, limit: int) -> list[Json]:
         """What sessions were served, newest first: of the caller's butler, or of all for who sees the tenant."""

@@ -10,6 +10,7 @@ import pytest
 from butler_memory.bootstrap import Engine
 from butler_memory.domain.kinds import Role
 from butler_memory.security.principal import Principal
+from caller import refused
 from conftest import Hands, MakePrincipal, OpenEngine
 
 NOTES = [
@@ -75,6 +76,14 @@ async def test_s4_filters_work_before_the_limit_and_alone_browse(engine: Engine,
     assert (await contents(engine, who, tags=["health"])) == ["The old dentist retired"]
     assert len(await contents(engine, who, predicate="notes", limit=3)) == 3
     assert await contents(engine, who, subject="Maria") == []
+
+
+@pytest.mark.parametrize("given", [{"subject": "Maria"}, {"predicate": "note"}, {"valid_at": "2026-03-01T09:30:00Z"}])
+async def test_s4_a_filter_for_facts_is_refused_where_no_facts_are_asked_for(
+    engine: Engine, who: Principal, given: dict[str, str]
+) -> None:
+    with refused("bad_filter"):
+        await engine.memory.search(who, {"types": ["rule"], **given})
 
 
 async def test_s4_a_butler_sees_its_own_scopes_and_an_admin_all(engine: Engine, principal: MakePrincipal) -> None:

@@ -378,6 +378,13 @@ class SearchMemories(Request):
     order: Literal["relevance", "composite"] = "relevance"
     explain: bool = False
 
+    @model_validator(mode="after")
+    def _fact_filters_are_for_facts(self) -> Self:
+        given = next((name for name in ("subject", "predicate", "valid_at") if self.gave(name)), None)
+        if given and MemoryType.FACT not in self.types:
+            raise PydanticCustomError("bad_filter", "is for facts: add 'fact' to types", {"field": given})
+        return self
+
 
 class RecallMemories(Request):
     topic: Annotated[Query, AfterValidator(_not_blank)]

@@ -93,7 +93,7 @@ def _answer(
 def _filters(reader: Reader, who: Principal, request: SearchMemories, now: datetime) -> Filters:
     types = tuple(request.types)
     if request.subject or request.predicate or request.valid_at:
-        types = tuple(kind for kind in types if kind is MemoryType.FACT) or (MemoryType.FACT,)
+        types = (MemoryType.FACT,)
     plain = filters_for(who, request.scope, types, now, reader.threshold(request.min_confidence))
     return replace(
         plain,
