@@ -7,29 +7,35 @@ import ipaddress
 import json
 import logging
 import os
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from secrets import token_hex
 
 from butler_memory.access import Access
 from butler_memory.domain.clock import Clock, system_clock
+from butler_memory.domain.kinds import TriggerClass
 from butler_memory.domain.ranking import Fusion, Recipe
 from butler_memory.embedding import model_store
 from butler_memory.embedding.counting import TokenCounter, token_counter
 from butler_memory.embedding.lazy import LazyEmbedder
 from butler_memory.embedding.ports import Embedder
-from butler_memory.errors import ButlerMemoryError, SetupError
+from butler_memory.embedding.stoppable import in_stoppable_thread
+from butler_memory.errors import SetupError, Unavailable
 from butler_memory.memory import Memory
 from butler_memory.postgres import access as access_table
 from butler_memory.postgres.database import Database, check_application
 from butler_memory.postgres.provision import ROLES, Urls, new_passwords, provision, urls_for
 from butler_memory.postgres.schema_version import schema_is_current
-from butler_memory.postgres.server import ensure_running
+from butler_memory.postgres.server import disk_problems_explained, ensure_running, looked_after
+from butler_memory.postgres.text_configs import text_configs
 from butler_memory.retrieval.reader import Reader
 from butler_memory.retrieval.references import References
 from butler_memory.retrieval.served_log import ServedLog
+from butler_memory.security.principal import Principal
 from butler_memory.settings import Settings
 from butler_memory.upkeep.late_vectors import embed_missing
 from butler_memory.writing.desk import Desk
@@ -65,12 +71,13 @@ async def open_engine(
     """Database, schema, model and engine; everything is closed again on the way out, in reverse order."""
     _check_clock(settings)
     clock = clock or system_clock(settings.env.clock_offset)
-    counter = await asyncio.to_thread(_token_counter, settings, progress)
+    counter = await in_stoppable_thread(lambda stop: _token_counter(settings, progress, stop))
     async with AsyncExitStack() as stack:
         urls = await ready_database(settings, stack, progress)
         database = await Database.open(urls)
         stack.push_async_callback(database.close)
         await _check_cardinality_choice(database, settings)
+        await _check_text_config(database, settings)
         if embedder is None:
             embedder = LazyEmbedder(settings.env.model_cache, settings.env.model_path)
             stack.push_async_callback(embedder.close)
@@ -87,11 +94,11 @@ async def open_engine(
         yield Engine(settings, Memory(desk, reader, clock), reader, desk, access, database, embedder, urls, clock)
 
 
-def _token_counter(settings: Settings, progress: Progress) -> TokenCounter:
+def _token_counter(settings: Settings, progress: Progress, stop: threading.Event) -> TokenCounter:
     env = settings.env
     return token_counter(
         settings.memory.retrieval.tokenizer,
-        lambda: model_store.prepare(env.model_cache, env.model_path, progress).tokenizer,
+        lambda: model_store.prepare(env.model_cache, env.model_path, progress, stop).tokenizer,
     )
 
 
@@ -105,7 +112,9 @@ async def ready_database(settings: Settings, stack: AsyncExitStack, progress: Pr
         return urls
     server = await ensure_running(env.data_dir, progress=progress)
     stack.push_async_callback(server.release)
-    passwords = await asyncio.to_thread(_kept_passwords, env.data_dir)
+    await stack.enter_async_context(looked_after(server))
+    with disk_problems_explained(env.data_dir):
+        passwords = await asyncio.to_thread(_kept_passwords, env.data_dir)
     urls = urls_for(server.admin_url(), settings.butler.db.name, passwords)
     if not await schema_is_current(urls):
         await provision(server.admin_url(), settings.butler.db.name, passwords)
@@ -145,14 +154,17 @@ def _kept_passwords(data_dir: Path) -> dict[str, str]:
     file = data_dir / "roles.json"
     if not file.exists():
         # Written whole under another name, then linked: of two first starts, one wins and both read the same.
-        draft = data_dir / f"roles.{os.getpid()}.new"
+        draft = data_dir / f"roles.{token_hex(8)}.new"
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as new:
             json.dump(new_passwords(), new)
         with suppress(FileExistsError):
             os.link(draft, file)
         draft.unlink()
-    kept: dict[str, str] = json.loads(file.read_text())
-    if sorted(kept) != sorted(ROLES):
+    try:
+        kept: dict[str, str] = json.loads(file.read_bytes())
+    except ValueError:
+        kept = {}
+    if not isinstance(kept, dict) or sorted(kept) != sorted(ROLES):
         raise SetupError(f"{file} is damaged.", recovery="Remove the file and start again: new passwords are made.")
     return kept
 
@@ -184,6 +196,24 @@ async def _check_cardinality_choice(database: Database, settings: Settings) -> N
         )
 
 
+async def _check_text_config(database: Database, settings: Settings) -> None:
+    """PostgreSQL's to know, so it is asked at the start: otherwise each write would fail."""
+    chosen = settings.memory.retrieval.text_config
+    known = await database.run_as_worker(text_configs)
+    if chosen not in known:
+        raise SetupError(
+            f"retrieval.text_config is '{chosen}', which is no text search configuration of this database.",
+            recovery=f"It has: {', '.join(known)}.",
+        )
+
+
+def restricted(who: Principal, settings: Settings) -> Principal:
+    """The environment may make maintenance of a session, and never a session of maintenance (E5)."""
+    if TriggerClass(settings.env.trigger_class) is TriggerClass.MAINTENANCE:
+        return replace(who, trigger_class=TriggerClass.MAINTENANCE)
+    return who
+
+
 async def make_up_for_vectors(engine: Engine) -> None:
     """Runs beside a server for as long as it lives."""
     while True:
@@ -191,6 +221,8 @@ async def make_up_for_vectors(engine: Engine) -> None:
             made = await embed_missing(engine.database, engine.embedder)
             if made:
                 log.info("made up for %d missing vectors", made)
-        except ButlerMemoryError as error:
-            log.debug("vectors still missing: %s", error.code)
+        except Unavailable as error:
+            log.debug("vectors still missing: %s", error.reason)
+        except Exception as error:  # noqa: BLE001  nobody would start this loop again
+            log.warning("vectors still missing: %s", type(error).__name__)
         await asyncio.sleep(MAKE_UP_EVERY_SECONDS)

@@ -17,32 +17,25 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs
 from uuid import NAMESPACE_URL, uuid5
 
 import uvicorn
-from mcp.server.stdio import stdio_server
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp.server.transport_security import TransportSecuritySettings
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from butler_memory.access import Access
-from butler_memory.bootstrap import Engine, is_loopback, make_up_for_vectors, open_engine
-from butler_memory.domain.kinds import Role, TriggerClass
-from butler_memory.domain.requests import SCOPE
+from butler_memory.bootstrap import Engine, make_up_for_vectors, open_engine, restricted
+from butler_memory.domain.kinds import Role
 from butler_memory.embedding.lazy import LazyEmbedder
-from butler_memory.errors import ButlerMemoryError, InvalidInput, SetupError, Unauthenticated
-from butler_memory.mcp_server.server import Context, build_server
+from butler_memory.errors import SetupError, Unauthenticated
+from butler_memory.mcp_server.http import allowed_hosts, http_app, in_url, is_wildcard
+from butler_memory.mcp_server.server import build_server
+from butler_memory.mcp_server.stdio import stdio_streams
+from butler_memory.postgres.server import disk_problems_explained
 from butler_memory.security.principal import Principal
-from butler_memory.settings import Settings
+from butler_memory.settings import Environment, Settings
 
 HOME_TENANT = "home"
 FIRST_BUTLER = "claude"
-PRINCIPAL = "butler_memory.principal"
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # Open calls get this long when the server stops.
 GRACE_SECONDS = 3
 
@@ -68,9 +61,10 @@ async def serve(settings: Settings, *, progress: Callable[[str], None], announce
         raise SetupError(
             "The memory is switched off (enabled = false).", recovery="Set enabled = true in [butler.memory]."
         )
-    env.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    url = f"http://{env.host}:{settings.butler.port}/mcp"
-    with only_one(env.data_dir, url), listening(env.host, settings.butler.port) as listener:
+    url = f"http://{_reached_at(env)}:{settings.butler.port}/mcp"
+    with disk_problems_explained(env.data_dir):
+        env.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with only_one(env.data_dir, url), listening(env.host, settings.butler.port) as listener, cancelled_by_signals():
         async with open_engine(settings, progress=progress) as engine:
             degraded = await _warm(engine, progress)
             butler_token = await _kept_token(engine.access, env.data_dir / "butler-token", FIRST_BUTLER, Role.BUTLER)
@@ -82,107 +76,60 @@ async def serve(settings: Settings, *, progress: Callable[[str], None], announce
 
 async def serve_stdio(settings: Settings) -> None:
     """`butler-memory mcp`: one client on standard input and output, beside any running `up`."""
-    async with open_engine(settings) as engine, _upkeep(engine):
-        server = build_server(engine.memory, lambda _: _stdio_principal(engine))
-        async with stdio_server() as (read, write):
-            await server.run(read, write, server.create_initialization_options())
+    with cancelled_by_signals():
+        async with open_engine(settings) as engine, upkeep(engine):
+            server = build_server(engine.memory, lambda _: _stdio_principal(engine), enabled=settings.memory.enabled)
+            async with stdio_streams() as (read, write):
+                await server.run(read, write, server.create_initialization_options())
 
 
 async def _stdio_principal(engine: Engine) -> Principal:
     """A token if one is given; else whoever may start this process is the home's first butler."""
     env = engine.settings.env
     if env.token:
-        return await engine.access.authenticate(env.token, env.project)
-    await engine.access.ensure_tenant(HOME_TENANT)
-    local = uuid5(NAMESPACE_URL, f"butler-memory:stdio:{os.getppid()}")
-    return Principal(HOME_TENANT, FIRST_BUTLER, Role.BUTLER, local, TriggerClass(env.trigger_class), env.project)
+        who = await engine.access.authenticate(env.token, env.project)
+    else:
+        await engine.access.ensure_tenant(HOME_TENANT)
+        local = uuid5(NAMESPACE_URL, f"butler-memory:stdio:{os.getppid()}")
+        who = Principal(HOME_TENANT, FIRST_BUTLER, Role.BUTLER, local, project=env.project)
+    return restricted(who, engine.settings)
 
 
-def http_app(engine: Engine) -> Starlette:
-    """`/mcp` (both protocol eras, POST only: a GET would hang in stateless mode) and `/healthz`."""
-    server = build_server(engine.memory, _http_principal)
-    sessions = StreamableHTTPSessionManager(
-        server, json_response=True, stateless=True, security_settings=_host_rules(engine.settings)
-    )
+class StoppedEarly(Exception):
+    """A signal came before there was anything to serve; all that had been started is stopped."""
 
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        async with sessions.run():
-            yield
-
-    async def healthz(_: Request) -> JSONResponse:
-        await engine.database.run_as_worker(lambda conn: conn.execute("SELECT 1"))
-        return JSONResponse({"status": "ok"})
-
-    return Starlette(
-        routes=[
-            Route("/mcp", Authenticated(sessions.handle_request, engine.access), methods=["POST"]),
-            Route("/healthz", healthz),
-        ],
-        exception_handlers={ButlerMemoryError: _unwell},
-        lifespan=lifespan,
-    )
+    def __init__(self, signal_: signal.Signals) -> None:
+        self.signal = signal_
+        super().__init__(signal_.name)
 
 
-class Authenticated:
-    """Lets a request through with its principal, or answers 401; the tenant comes from here alone (T3)."""
+@contextmanager
+def cancelled_by_signals() -> Iterator[None]:
+    """Ctrl-C and SIGTERM cancel what is under way, so that all of it is closed in order."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task
+    came: list[signal.Signals] = []
 
-    def __init__(self, app: ASGIApp, access: Access) -> None:
-        self._app = app
-        self._access = access
+    def stop(which: signal.Signals) -> None:
+        came.append(which)
+        task.cancel()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            scope[PRINCIPAL] = await self._access.authenticate(_bearer(scope), _project(scope))
-        except ButlerMemoryError as error:
-            await _error_response(error)(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
-
-
-async def _http_principal(context: Context) -> Principal:
-    if context.request is None:
-        raise Unauthenticated
-    principal: Principal = context.request.scope[PRINCIPAL]
-    return principal
-
-
-def _bearer(scope: Scope) -> str:
-    header = next((value for name, value in scope["headers"] if name == b"authorization"), b"").decode("latin-1")
-    kind, _, token = header.partition(" ")
-    return token.strip() if kind.lower() == "bearer" else ""
+    for which in STOP_SIGNALS:
+        loop.add_signal_handler(which, stop, which)
+    try:
+        yield
+    # A group: what the MCP SDK's tasks say when they are cancelled while a message passes between them.
+    except (asyncio.CancelledError, BaseExceptionGroup):
+        if came:
+            raise StoppedEarly(came[0]) from None
+        raise
+    finally:
+        for which in STOP_SIGNALS:
+            loop.remove_signal_handler(which)
 
 
-def _project(scope: Scope) -> str:
-    """`?project=<slug>` in the MCP address declares the project whose scope the connection owns."""
-    query: str = scope["query_string"].decode("latin-1")
-    slug = parse_qs(query).get("project", [""])[0]
-    if slug and not SCOPE.match(f"project:{slug}"):
-        raise InvalidInput("'project' must be a lower case slug.", field="project", reason="bad_scope")
-    return slug
-
-
-_STATUS = {"unauthenticated": 401, "invalid_input": 400, "unavailable": 503}
-
-
-def _error_response(error: ButlerMemoryError) -> JSONResponse:
-    headers = {"WWW-Authenticate": "Bearer"} if error.code == "unauthenticated" else None
-    return JSONResponse(error.as_dict(), status_code=_STATUS.get(error.code, 500), headers=headers)
-
-
-async def _unwell(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, ButlerMemoryError)
-    return _error_response(error)
-
-
-def _host_rules(settings: Settings) -> TransportSecuritySettings:
-    """Only names under which this server is reached: a page in a browser cannot rebind its way in (G2)."""
-    names = ["127.0.0.1", "localhost", "[::1]"] if is_loopback(settings.env.host) else [settings.env.host]
-    hosts = [f"{name}:*" for name in names] + names
-    return TransportSecuritySettings(
-        allowed_hosts=hosts,
-        allowed_origins=[f"http://{host}" for host in hosts] + [f"https://{host}" for host in hosts],
-    )
+def _reached_at(env: Environment) -> str:
+    return in_url(env.host) if not is_wildcard(env.host) else allowed_hosts(env)[0]
 
 
 async def _warm(engine: Engine, progress: Callable[[str], None]) -> str:
@@ -198,17 +145,21 @@ async def _warm(engine: Engine, progress: Callable[[str], None]) -> str:
 
 async def _kept_token(access: Access, file: Path, butler: str, role: Role) -> str:
     """The token in `file`, or a new one if there is none that still works."""
-    with contextlib.suppress(Unauthenticated):
+    with contextlib.suppress(Unauthenticated), disk_problems_explained(file.parent):
         kept = _read_secret(file)
         if (await access.authenticate(kept)).role is role:
             return kept
     secret, _ = await access.create_token(HOME_TENANT, butler, role, label="made by 'up'")
-    _keep_secret(file, secret)
+    with disk_problems_explained(file.parent):
+        _keep_secret(file, secret)
     return secret
 
 
 def _read_secret(file: Path) -> str:
-    return file.read_text().strip() if file.exists() else ""
+    """Empty where there is none that could be one."""
+    with contextlib.suppress(FileNotFoundError, UnicodeDecodeError):
+        return file.read_text().strip()
+    return ""
 
 
 def _keep_secret(file: Path, secret: str) -> None:
@@ -224,9 +175,9 @@ async def _run_http(engine: Engine, listener: socket.socket, ready: Callable[[],
     )  # fmt: skip
     server = _Server(config, ready)
     loop = asyncio.get_running_loop()
-    for stop in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(stop, server.stop)
-    async with _upkeep(engine):
+    for which in STOP_SIGNALS:
+        loop.add_signal_handler(which, server.stop)
+    async with upkeep(engine):
         await server.serve(sockets=[listener])
 
 
@@ -251,8 +202,11 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def _upkeep(engine: Engine) -> AsyncIterator[None]:
+async def upkeep(engine: Engine) -> AsyncIterator[None]:
     """What runs in every process that serves."""
+    if not engine.settings.memory.enabled:
+        yield
+        return
     task = asyncio.create_task(make_up_for_vectors(engine))
     try:
         yield
@@ -265,7 +219,9 @@ async def _upkeep(engine: Engine) -> AsyncIterator[None]:
 @contextmanager
 def only_one(data_dir: Path, url: str) -> Iterator[None]:
     """One `up` per data directory; a second one is told about the first."""
-    with open(data_dir / "up.lock", "a+") as file:
+    with disk_problems_explained(data_dir):
+        file = open(data_dir / "up.lock", "a+")  # noqa: SIM115  closed below
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

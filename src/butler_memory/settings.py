@@ -18,7 +18,7 @@ from types import UnionType
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
 
 import platformdirs
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from butler_memory.errors import SetupError
@@ -31,6 +31,7 @@ FURTHEST_CLOCK_OFFSET = timedelta(days=36_525)  # a century: beyond it, dates ru
 _CRON_FIELD = re.compile(
     r"([0-9*/,-]|jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec|mon|tue|wed|thu|fri|sat|sun)+", re.IGNORECASE
 )
+_HOST_NAME = re.compile(r"[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]")
 
 
 def _cron(text: str) -> str:
@@ -50,8 +51,31 @@ def _timezone(name: str) -> str:
     return name
 
 
+def _split(text: Any) -> Any:
+    return [part.strip() for part in text.split(",") if part.strip()] if isinstance(text, str) else text
+
+
+def _host_name(name: str) -> str:
+    if not _HOST_NAME.fullmatch(name):
+        raise ValueError("must be names or addresses without scheme and port, separated by commas")
+    return name
+
+
+def _bare(host: str) -> str:
+    """An IPv6 address is bracketed in an URL, but not where it is bound."""
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
+def _butler(name: str) -> str:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,62}", name) or name == "global":
+        raise ValueError("must be a butler's name: lower case letters, digits, '-' and '_', and not 'global'")
+    return name
+
+
 Cron = Annotated[str, AfterValidator(_cron)]
 Timezone = Annotated[str, AfterValidator(_timezone)]
+ButlerName = Annotated[str, AfterValidator(_butler)]
+HostName = Annotated[str, AfterValidator(_host_name)]
 
 
 class Section(BaseModel):
@@ -184,7 +208,7 @@ class MemorySettings(Section):
     retrieval: RetrievalSettings = RetrievalSettings()
     schedule: ScheduleSettings = ScheduleSettings()
     consolidation: ConsolidationSettings = ConsolidationSettings()
-    butlers: dict[str, ButlerOverrides] = {}
+    butlers: dict[ButlerName, ButlerOverrides] = {}
 
     def weights_of(self, butler: str) -> ScoreWeights:
         own = self.butlers.get(butler)
@@ -238,7 +262,8 @@ class Environment(Section):
     data_dir: Path
     model_path: Path | None = None
     model_cache: Path
-    host: str = "127.0.0.1"
+    host: Annotated[str, AfterValidator(_bare)] = "127.0.0.1"
+    allowed_hosts: Annotated[tuple[HostName, ...], BeforeValidator(_split)] = ()
     database_url: Secret = ""
     owner_url: Secret = ""
     worker_url: Secret = ""
@@ -407,7 +432,7 @@ def _validated(model: type[SectionT], values: dict[str, Any], place: Callable[[K
         return model.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
-        where = tuple(str(part) for part in first["loc"])
+        where = tuple(str(part) for part in first["loc"] if part != "[key]")  # pydantic's word for a bad name
         raise SetupError(f"{place(where)}: {_said(first)}.", recovery=_right(model, where, first["type"])) from None
 
 

@@ -116,6 +116,43 @@ def test_bodies_that_are_no_json_or_no_utf8_are_answered(up: Up) -> None:
         assert 400 <= answer.status_code < 500
 
 
+def test_g7_no_refusal_of_the_protocol_repeats_what_was_sent(up: Up) -> None:
+    marker = "zanzibar-marker"
+    headers = {"Authorization": f"Bearer {up.token()}", "Accept": "application/json, text/event-stream"}
+    bodies: list[tuple[Any, Any]] = [
+        ({"jsonrpc": "2.0", "id": 7, "x": marker}, 7),
+        ({"id": 7, "method": marker}, 7),
+        ([marker], None),
+        (marker, None),
+        ({"jsonrpc": "2.0", "id": 8, "method": marker}, 8),
+        ({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": {"name": "memory_get", "arguments": marker}}, 9),
+        ({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": [marker]}, 9),
+    ]
+    for body, request_id in bodies:
+        answer = httpx2.post(up.url, json=body, headers=headers)
+        assert marker not in answer.text
+        assert answer.json()["id"] == request_id
+        shape = answer.json()["error"]["data"]
+        assert set(shape) >= {"error", "reason", "message", "recovery", "field", "request_context"}
+    for version in ("2026-07-28", marker):
+        for body, _ in bodies:
+            answer = httpx2.post(up.url, json=body, headers=headers | {"MCP-Protocol-Version": version})
+            assert 400 <= answer.status_code < 500
+            assert marker not in answer.text
+
+
+def test_t4_half_a_character_is_answered_in_our_shape_under_the_requests_id(up: Up) -> None:
+    headers = {"Authorization": f"Bearer {up.token()}", "Accept": "application/json, text/event-stream",
+               "Content-Type": "application/json"}  # fmt: skip
+    for half in (rb"\ud83d", b"\xf0\x9f"):
+        call = b'{"name":"memory_store_rule","arguments":{"content":"Cut emoji ' + half + b'"}}'
+        body = b'{"jsonrpc":"2.0","id":4,"method":"tools/call","params":' + call + b"}"
+        answer = httpx2.post(up.url, content=body, headers=headers).json()
+        shape = answer["result"]["structuredContent"]
+        assert (answer["id"], answer["result"]["isError"]) == (4, True)
+        assert (shape["error"], shape["reason"], shape["field"]) == ("invalid_input", "bad_text", "content")
+
+
 async def test_two_megabytes_of_text_are_too_large_in_our_shape(up: Up) -> None:
     async with up.client() as client:
         answer = await client.call_tool("memory_store_episode", {"content": "x" * 2_000_000})
@@ -170,7 +207,7 @@ def test_ctrl_c_stops_everything_and_the_second_start_is_quick(tmp_path: Path) -
 
 
 def _servers_on(directory: Path) -> list[str]:
-    listed = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(["ps", "-ewwo", "pid,args"], capture_output=True, text=True, check=True).stdout
     return [line for line in listed.splitlines() if str(directory) in line]
 
 

@@ -68,6 +68,7 @@ SEEN: dict[str, str] = {
     "retrieval.tokenizer": "postgres/test_context.py::test_c1_tokens_are_counted_by_the_tokenizer_that_is_named",
     "BUTLER_MEMORY_DATA_DIR": "test_up_stands_where_its_variables_say",
     "BUTLER_MEMORY_HOST": "test_up_stands_where_its_variables_say",
+    "BUTLER_MEMORY_ALLOWED_HOSTS": "acceptance/test_starting.py::test_g2_on_every_address_only_named_hosts_are_allowed",
     "BUTLER_MEMORY_MODEL_PATH": "test_the_model_is_taken_from_where_it_lies",
     "BUTLER_MEMORY_MODEL_CACHE": "test_the_model_is_taken_from_where_it_lies",
     "BUTLER_MEMORY_DATABASE_URL": "acceptance/test_cli.py::test_db_provision_prints_settings_that_work",

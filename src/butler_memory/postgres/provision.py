@@ -117,4 +117,15 @@ async def _make_schema(conn: AsyncConnection[object], database: str) -> None:
             "This PostgreSQL server has no pgvector.",
             recovery="Install the pgvector extension on the server, or use the embedded server.",
         ) from error
-    await conn.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS memory AUTHORIZATION {}").format(owner))
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise SetupError(
+            "This administrator may not create the pgvector extension.",
+            recovery=f"Let a superuser run CREATE EXTENSION vector in the database '{database}', then repeat this.",
+        ) from error
+    try:
+        await conn.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS memory AUTHORIZATION {}").format(owner))
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise SetupError(
+            f"This administrator may not create the schema 'memory' in the database '{database}'.",
+            recovery="Use the database's owner or a superuser.",
+        ) from error

@@ -13,12 +13,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
+import logging
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -26,7 +27,7 @@ from urllib.parse import quote
 
 import psycopg
 
-from butler_memory.errors import SetupError, Unavailable
+from butler_memory.errors import ButlerMemoryError, SetupError, Unavailable
 from butler_memory.postgres import cluster_files, keeper
 from butler_memory.postgres.cluster_files import ADMIN_ROLE, PORT, Progress, private_file
 from butler_memory.postgres.keeper import Cluster
@@ -36,6 +37,10 @@ PROGRESS_EVERY_SECONDS = 5
 CONNECT_TIMEOUT_SECONDS = 10
 POLL_SECONDS = 0.02
 ORPHANS_EXIT_SECONDS = 10  # backends of a killed postmaster notice within a moment, but end their statement
+LOOK_AFTER_SECONDS = 1.0  # a look is one read of the pid file
+TRY_AGAIN_SECONDS = 10.0  # after a start that failed: its reason does not pass in a second
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,10 @@ class EmbeddedServer:
         """By pid file, or by socket: a server in another container has a pid that means nothing here."""
         return self.cluster.server_pid() is not None or _listens(self.host)
 
+    def is_lost(self) -> bool:
+        """Down, though its data is still there."""
+        return not self.is_running() and (self.cluster.path / "PG_VERSION").exists()
+
     async def release(self) -> None:
         """Give it up; the last user stops the server and waits until it is down. Safe to call twice."""
         await asyncio.to_thread(self.release_now)
@@ -92,7 +101,14 @@ async def ensure_running(
 
     `progress` is called from a worker thread. `extra_settings` count only when this call starts the server.
     """
-    return await asyncio.to_thread(ensure_running_now, data_dir, progress, extra_settings or {})
+    starting = asyncio.ensure_future(asyncio.to_thread(ensure_running_now, data_dir, progress, extra_settings or {}))
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        # A thread cannot be stopped halfway: what it brings up is given up here.
+        with suppress(ButlerMemoryError):
+            await (await starting).release()
+        raise
 
 
 @asynccontextmanager
@@ -106,9 +122,35 @@ async def embedded_server(
         await server.release()
 
 
+@asynccontextmanager
+async def looked_after(server: EmbeddedServer) -> AsyncIterator[None]:
+    """Inside, a server that is gone (killed by a person, or for its memory) is started again."""
+    watch = asyncio.create_task(_look_after(server))
+    try:
+        yield
+    finally:
+        watch.cancel()
+        await asyncio.wait([watch])
+
+
+async def _look_after(server: EmbeddedServer) -> None:
+    pause = LOOK_AFTER_SECONDS
+    while True:
+        await asyncio.sleep(pause)
+        pause = LOOK_AFTER_SECONDS
+        if await asyncio.to_thread(server.is_lost):
+            log.warning("the database server is gone; starting it again")
+            try:
+                # The same data, socket and passwords: the pools find it by themselves. We stay its user.
+                await (await ensure_running(server.data_dir)).release()
+            except ButlerMemoryError as error:
+                log.error("the database server did not start: %s", error.message)
+                pause = TRY_AGAIN_SECONDS
+
+
 def ensure_running_now(data_dir: Path, progress: Progress, extra: Mapping[str, str]) -> EmbeddedServer:
     data_dir = data_dir.expanduser().resolve()
-    with _disk_problems_explained(data_dir):
+    with disk_problems_explained(data_dir):
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         users = private_file(data_dir / "users.lock")
         try:
@@ -122,13 +164,13 @@ def ensure_running_now(data_dir: Path, progress: Progress, extra: Mapping[str, s
 
 
 @contextmanager
-def _disk_problems_explained(data_dir: Path) -> Iterator[None]:
+def disk_problems_explained(data_dir: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         raise SetupError(
-            f"The data directory cannot be used: {error.strerror}: {error.filename or data_dir}",
+            f"The data directory cannot be used: {error.strerror}: {error.filename or data_dir}.",
             recovery="Free some space and start again." if full else "Check its owner, or choose another.",
         ) from error
 
