@@ -34,6 +34,7 @@ CORE_IMPORTANCE = 8.0
 NAMED_COVERS = 0.5
 # Cosine without a shared word must be that much over the floor. Of unrelated pairs 1 to 2 % reach .35 (decision 0006).
 MEANING_ALONE_COSTS = 0.1
+CLEARLY_NEAR = 0.35
 
 
 class Fusion(StrEnum):

@@ -127,7 +127,8 @@ def _pool(conninfo: str, vector_schema: str, size: int) -> AsyncConnectionPool[C
         # In another zone the first and last hours of the calendar fall on days that Python does not have (L6).
         await conn.execute(
             f"SET search_path = pg_catalog, {path}; SET statement_timeout = '{STATEMENT_TIMEOUT}';"
-            " SET idle_in_transaction_session_timeout = '60s'; SET timezone = 'UTC'; SET jit = off"
+            " SET idle_in_transaction_session_timeout = '60s'; SET timezone = 'UTC'; SET jit = off;"
+            " SET work_mem = '32MB'"  # a read of a large tenant stays in memory
         )
         await register_vector_async(conn)
         await conn.commit()

@@ -5,19 +5,20 @@ Exact within the tenant: no approximate index, every filter before the limit. Th
     asked      the query's lexemes, as an array and as an OR query
     scanned    every row that passes the filters, with its effective confidence; `visible`: neither faded nor shadowed
     mean       the middle of the tenant's vectors (what all its texts share says nothing about any of them)
-    dense      cosine, and nearness: the same without the middle
-    matched    (row, lexeme) for the query's lexemes
+    matched    (row, lexeme) for the query's lexemes, and how many rows have it
     weighed    each lexeme's IDF within what is visible
     heaviest   the query's rarest lexemes: a long prompt is not less about a memory for all else that it says
-    lexical    sum of matched IDF / sqrt(distinct lexemes of the row)
-    signals    both signals of each row, and how much of the query it covers
+    lexical    sum of matched IDF of each row, as an array by row number
+    signals    cosine and nearness (cosine without the middle); that sum / sqrt(distinct lexemes); the covered part
     scaled     both signals between 0 and 1, and both ranks
     fused      convex or reciprocal-rank fusion
     cited      the best facts, by the episodes they were derived from
-    beside     an episode's neighbours in the same session
-    lifted     the fused score with a little of both
+    lifted     the fused score with a little of that, and of an episode's neighbours in its session
     gated      the best of all; or, for a context, the best (without a prompt, the newest) of each type, and core memory
     contested  memories that a live one contradicts
+
+No step joins rows to rows: PostgreSQL knows no sizes of what it makes on the way, expects one row, and would compare
+every row with every other. Hence the array, the windows and the sub-selects.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import Jsonb
 
 from butler_memory.domain.kinds import MemoryType, SearchMode
-from butler_memory.domain.ranking import CORE_IMPORTANCE, Candidate, Fusion, Recipe
+from butler_memory.domain.ranking import CLEARLY_NEAR, CORE_IMPORTANCE, Candidate, Fusion, Recipe
 from butler_memory.embedding.ports import Vector
 from butler_memory.postgres.database import Conn
 
 
 @dataclass(frozen=True)
 class Filters:
-    """What a row must be to be looked at. `scopes` nearest first; None: all of the tenant."""
+    """What a row must be to be looked at. `scopes` nearest first; None means all of the tenant, () none of it."""
 
     types: tuple[MemoryType, ...]
     scopes: tuple[str, ...] | None
@@ -74,10 +75,15 @@ class Found:
 
 # A question is measured by its rarest lexemes: this many, or the square root of how many a long prompt has.
 COUNTED_LEXEMES = 8
+# The middle of a large tenant's vectors is that of about so many of them, taken evenly.
+SAMPLED_ROWS = 500
 
 _EFFECTIVE = (
     "{t}.confidence * exp(-{t}.decay_rate * greatest(0, extract(epoch FROM %(now)s - {t}.last_confirmed_at) / 86400.0))"
 )
+
+_HELD_THEN = """(%(valid_at)s::timestamptz IS NULL OR (({t}.valid_from IS NULL OR {t}.valid_from <= %(valid_at)s)
+               AND ({t}.valid_to IS NULL OR {t}.valid_to > %(valid_at)s)))"""
 
 _SCAN = {
     MemoryType.FACT: f"""
@@ -85,13 +91,12 @@ _SCAN = {
                m.embedding, m.embedding_version, m.search_vector,
                {_EFFECTIVE.format(t="m")} AS effective, {{shadowed}} AS shadowed,
                m.permanence = 'permanent' AND m.importance >= {CORE_IMPORTANCE} AS core
-        FROM memory.facts m {{nearer}}
+        FROM memory.facts m
         WHERE m.tenant_id = %(tenant)s AND m.validity IN ('active', 'fading') AND {{common}}
           AND (%(scopes)s::text[] IS NULL OR m.scope = ANY(%(scopes)s))
           AND (%(subject)s::text IS NULL OR m.subject_key = %(subject)s)
           AND (%(predicates)s::text[] IS NULL OR m.predicate_key = ANY(%(predicates)s))
-          AND (%(valid_at)s::timestamptz IS NULL OR ((m.valid_from IS NULL OR m.valid_from <= %(valid_at)s)
-               AND (m.valid_to IS NULL OR m.valid_to > %(valid_at)s)))""",
+          AND {_HELD_THEN.format(t="m")}""",
     MemoryType.RULE: f"""
         SELECT 'rule' AS type, m.id, m.created_at, NULL::timestamptz AS occurred_at, NULL::uuid AS session_id,
                m.embedding, m.embedding_version, m.search_vector,
@@ -113,15 +118,17 @@ _COMMON = """
     AND (%(since)s::timestamptz IS NULL OR {when} >= %(since)s)
     AND (%(until)s::timestamptz IS NULL OR {when} < %(until)s)"""
 
-# F12: a fact in a nearer scope hides one further out on the same single-valued key.
-_NEARER = """LEFT JOIN (
-            SELECT n.subject_key, n.predicate_key, min(array_position(%(scopes)s::text[], n.scope)) AS place
-            FROM memory.facts n
-            WHERE n.tenant_id = %(tenant)s AND n.validity IN ('active', 'fading') AND n.slot = ''
-              AND n.scope = ANY (trim_array(%(scopes)s::text[], 1))
-            GROUP BY n.subject_key, n.predicate_key
-        ) near ON m.slot = '' AND near.subject_key = m.subject_key AND near.predicate_key = m.predicate_key"""
-_SHADOWED = "coalesce(near.place < array_position(%(scopes)s::text[], m.scope), false)"
+# F12: a fact in a nearer scope hides one further out on the same single-valued key, while it is to be seen itself.
+# A caller has at most three scopes.
+_SHADOWED = """CASE WHEN m.slot = '' THEN CASE array_position(%(scopes)s::text[], m.scope)
+               WHEN 2 THEN {held_in_first} WHEN 3 THEN {held_in_first_two} ELSE false END ELSE false END"""
+_HELD = f"""(m.subject_key, m.predicate_key) IN (
+                   SELECT n.subject_key, n.predicate_key FROM memory.facts n
+                   WHERE n.tenant_id = %(tenant)s AND n.validity IN ('active', 'fading') AND n.slot = ''
+                     AND n.scope = ANY ((%(scopes)s::text[])[:{{places}}])
+                     AND {_EFFECTIVE.format(t="n")} >= %(min_confidence)s AND {_HELD_THEN.format(t="n")})"""
+
+_IDF = "ln(1 + (total.n - {df} + 0.5) / ({df} + 0.5))"
 
 _RANK = """
 WITH asked AS MATERIALIZED (
@@ -135,43 +142,44 @@ scanned AS MATERIALIZED (
            u.embedding_version = %(version)s AND %(vector)s::halfvec IS NOT NULL AS has_vector
     FROM ({sources}) u
 ),
+total AS MATERIALIZED (SELECT count(*)::float8 AS n FROM scanned WHERE visible),
 mean AS MATERIALIZED (
-    SELECT avg(embedding) AS middle FROM scanned WHERE visible AND has_vector AND %(mean_shift)s > 0
+    SELECT avg(embedding) AS middle
+    FROM scanned CROSS JOIN total
+    WHERE visible AND has_vector AND %(mean_shift)s > 0 AND mod(scanned.n, greatest(1, total.n::bigint / {sampled})) = 0
 ),
-dense AS MATERIALIZED (
-    SELECT n, 1 - (embedding <=> %(vector)s::halfvec) AS cosine,
-           -(embedding <#> %(vector)s::halfvec)
-             + CASE WHEN middle IS NULL THEN 0 ELSE %(mean_shift)s * (embedding <#> middle) END AS nearness
-    FROM scanned CROSS JOIN mean WHERE visible AND has_vector
-),
-wanted AS MATERIALIZED (SELECT unnest(lexemes) AS lexeme FROM asked),
 matched AS MATERIALIZED (
-    SELECT words.n, lexeme
-    FROM (SELECT n, unnest(tsvector_to_array(search_vector)) AS lexeme
+    SELECT n, lexeme, count(*) OVER (PARTITION BY lexeme) AS df
+    FROM (SELECT n, unnest(tsvector_to_array(
+                     ts_delete(search_vector, tsvector_to_array(ts_delete(search_vector, lexemes))))) AS lexeme
           FROM scanned CROSS JOIN asked WHERE visible AND search_vector @@ any_of) words
-    JOIN wanted USING (lexeme)
 ),
-total AS (SELECT count(*)::float8 AS n FROM scanned WHERE visible),
-weighed AS MATERIALIZED (
-    SELECT lexeme, ln(1 + (total.n - coalesce(seen.df, 0) + 0.5) / (coalesce(seen.df, 0) + 0.5)) AS idf
-    FROM wanted CROSS JOIN total
-    LEFT JOIN (SELECT lexeme, count(*)::float8 AS df FROM matched GROUP BY lexeme) seen USING (lexeme)
+weighed AS (
+    SELECT {idf_wanted} AS idf
+    FROM (SELECT unnest(lexemes) AS lexeme FROM asked) wanted CROSS JOIN total
+    LEFT JOIN (SELECT lexeme, max(df) AS df FROM matched GROUP BY lexeme) seen USING (lexeme)
 ),
 heaviest AS (
     SELECT idf, row_number() OVER (ORDER BY idf DESC) <= greatest({counted}, sqrt(count(*) OVER ())) AS counts
     FROM weighed
 ),
-whole AS (SELECT nullif(sum(idf) FILTER (WHERE counts), 0) AS idf FROM heaviest),
+whole AS MATERIALIZED (SELECT nullif(sum(idf) FILTER (WHERE counts), 0) AS idf FROM heaviest),
 lexical AS MATERIALIZED (
-    SELECT matched.n, sum(weighed.idf) AS idf FROM matched JOIN weighed USING (lexeme) GROUP BY matched.n
+    SELECT array_agg(idf ORDER BY n) AS idfs
+    FROM (SELECT n, sum(idf) AS idf
+          FROM (SELECT n, 0::float8 AS idf FROM scanned
+                UNION ALL SELECT matched.n, {idf_matched} FROM matched CROSS JOIN total) each
+          GROUP BY n) by_row
 ),
-signals AS (
-    SELECT s.n, s.type, s.id, s.created_at, s.occurred_at, s.session_id, s.effective, s.core,
-           dense.cosine, dense.nearness,
-           coalesce(lexical.idf / sqrt(length(s.search_vector)), 0) AS lexical,
-           CASE WHEN whole.idf IS NOT NULL THEN least(1, coalesce(lexical.idf, 0) / whole.idf) END AS coverage
-    FROM scanned s CROSS JOIN whole LEFT JOIN dense USING (n) LEFT JOIN lexical USING (n)
-    WHERE s.visible
+signals AS MATERIALIZED (
+    SELECT n, type, id, created_at, occurred_at, session_id, effective, core, cosine, nearness,
+           covered / sqrt(greatest(length(search_vector), 1)) AS lexical,
+           least(1, covered / (SELECT idf FROM whole)) AS coverage
+    FROM (SELECT *, (SELECT idfs FROM lexical)[n] AS covered,
+                 CASE WHEN has_vector THEN 1 - (embedding <=> %(vector)s::halfvec) END AS cosine,
+                 CASE WHEN has_vector THEN -(embedding <#> %(vector)s::halfvec)
+                     + coalesce(%(mean_shift)s * (embedding <#> (SELECT middle FROM mean)), 0) END AS nearness
+          FROM scanned WHERE visible) measured
 ),
 scaled AS (
     SELECT *,
@@ -185,16 +193,15 @@ scaled AS (
 fused AS MATERIALIZED (
     SELECT *, {fusion} AS own_score FROM scaled
 ),
-{lifts}
-lifted AS MATERIALIZED (
-    SELECT fused.*, own_score {lift} AS fused FROM fused {lifting}
-),
+{cited}
+lifted AS MATERIALIZED ({lifted}),
 gated AS MATERIALIZED ({gated}),
 contested AS MATERIALIZED ({contested})
 SELECT g.type, g.id, g.created_at, g.fused, g.cosine, g.lexical, g.coverage, g.dense_rank, g.lexical_rank,
        g.effective, refs.last_referenced_at, coalesce(refs.reference_count, 0) AS reference_count,
        (SELECT count(*) FROM scanned WHERE effective < %(min_confidence)s AND NOT shadowed
-          AND search_vector @@ (SELECT any_of FROM asked)) AS decayed,
+          AND (search_vector @@ (SELECT any_of FROM asked)
+               OR (has_vector AND 1 - (embedding <=> %(vector)s::halfvec) >= {near}))) AS decayed,
        (SELECT count(*) FROM scanned WHERE shadowed) AS shadowed,
        {columns}
 FROM (SELECT 1) AS always
@@ -221,17 +228,7 @@ _BY_AGE = "coalesce(occurred_at, created_at) DESC, id"
 _FIRST = "SELECT {what} FROM lifted WHERE {which} ORDER BY {order} LIMIT %(gate)s"
 
 
-@dataclass(frozen=True)
-class _Lift:
-    """Something that an episode gets besides its own score: how it is found, joined and added."""
-
-    found: str
-    joined: str
-    added: str
-
-
-_CITED = _Lift(
-    """
+_CITED = """
 best_facts AS (SELECT id, own_score FROM fused WHERE type = 'fact' ORDER BY own_score DESC, id LIMIT %(gate)s),
 cited AS (
     SELECT l.target_id AS id, max(b.own_score) AS score
@@ -239,20 +236,16 @@ cited AS (
       ON l.tenant_id = %(tenant)s AND l.source_type = 'fact' AND l.source_id = b.id AND l.target_type = 'episode'
          AND l.relation = 'derived_from'
     GROUP BY l.target_id
-),""",
-    "LEFT JOIN cited ON fused.type = 'episode' AND cited.id = fused.id",
-    "+ %(cited)s * coalesce(cited.score, 0)",
-)
-_BESIDE = _Lift(
-    """
-beside AS (
-    SELECT n, coalesce(lag(own_score) OVER in_session, 0) + coalesce(lead(own_score) OVER in_session, 0) AS score
-    FROM fused WHERE type = 'episode' AND session_id IS NOT NULL
-    WINDOW in_session AS (PARTITION BY session_id ORDER BY occurred_at, id)
-),""",
-    "LEFT JOIN beside USING (n)",
-    "+ %(neighbours)s * coalesce(beside.score, 0)",
-)
+),"""
+_OWN = "SELECT fused.*, own_score AS fused FROM fused"
+_LIFTED = f"""
+    SELECT fused.*, own_score + %(neighbours)s * (coalesce(lag(own_score) OVER in_session, 0)
+                                                  + coalesce(lead(own_score) OVER in_session, 0)) {{from_fact}} AS fused
+    FROM fused {{joined}} WHERE type = 'episode'
+    WINDOW in_session AS (PARTITION BY coalesce(session_id, fused.id) ORDER BY occurred_at, fused.id)
+    UNION ALL {_OWN} WHERE type <> 'episode'"""
+_FROM_FACT = "+ %(cited)s * coalesce(cited.score, 0)"
+_WITH_CITED = "LEFT JOIN cited ON cited.id = fused.id"
 
 _CONTESTED = """
     SELECT pair.id
@@ -273,7 +266,7 @@ _COLUMNS = """
     coalesce(f.permanence, r.permanence) AS permanence, r.maturity,
     coalesce(f.source_kind, r.source_kind, e.source_kind) AS source_kind,
     coalesce(f.importance, r.importance, e.importance) AS importance,
-    e.occurred_at, coalesce(f.last_confirmed_at, r.last_confirmed_at) AS last_confirmed_at,
+    f.valid_from, f.valid_to, e.occurred_at, coalesce(f.last_confirmed_at, r.last_confirmed_at) AS last_confirmed_at,
     coalesce(f.tags, r.tags, e.tags) AS tags, coalesce(f.metadata, r.metadata, e.metadata) AS metadata,
     g.id IN (SELECT id FROM contested) AS contested"""
 _JOINS = """
@@ -361,21 +354,23 @@ def _statement_for(question: Question) -> str:
 def _statement(types: tuple[MemoryType, ...], mode: SearchMode, recipe: Recipe, gating: Gating) -> str:
     fusion = Fusion.CONVEX if mode is not SearchMode.HYBRID else recipe.fusion
     # What lifts adds to a score between 0 and 1; ranks and raw nearness are left as they are.
-    liftable = mode is SearchMode.HYBRID and fusion is Fusion.CONVEX
-    both = {MemoryType.FACT, MemoryType.EPISODE} <= set(types)
-    possible = ((_CITED, both and recipe.cited > 0), (_BESIDE, recipe.neighbours > 0))
-    lifts = [lift for lift, wanted in possible if liftable and wanted]
+    lifts = mode is SearchMode.HYBRID and fusion is Fusion.CONVEX and MemoryType.EPISODE in types
+    cites = lifts and MemoryType.FACT in types and recipe.cited > 0
+    lifted = _LIFTED.format(from_fact=_FROM_FACT if cites else "", joined=_WITH_CITED if cites else "")
     return _RANK.format(
         sources=_sources(types),
+        idf_wanted=_IDF.format(df="coalesce(seen.df, 0)"),
+        idf_matched=_IDF.format(df="matched.df"),
         fusion=_FUSION[(mode, fusion)],
-        lifts="".join(lift.found for lift in lifts),
-        lift=" ".join(lift.added for lift in lifts),
-        lifting=" ".join(lift.joined for lift in lifts),
+        cited=_CITED if cites else "",
+        lifted=lifted if lifts else _OWN,
         gated=_gate(types, _ADMITTED[mode], gating),
         contested=_CONTESTED,
         columns=_COLUMNS,
         joins=_JOINS,
         counted=COUNTED_LEXEMES,
+        sampled=SAMPLED_ROWS,
+        near=CLEARLY_NEAR if mode is not SearchMode.KEYWORD else 2,  # no cosine is over 1
     )
 
 
@@ -393,8 +388,7 @@ def _sources(types: Sequence[MemoryType]) -> str:
     return " UNION ALL ".join(
         _SCAN[kind].format(
             common=_COMMON.format(when="m.occurred_at" if kind is MemoryType.EPISODE else "m.created_at"),
-            shadowed=_SHADOWED,
-            nearer=_NEARER,
+            shadowed=_SHADOWED.format(held_in_first=_HELD.format(places=1), held_in_first_two=_HELD.format(places=2)),
         )
         for kind in types
     )
@@ -404,8 +398,8 @@ def _parameters(tenant: str, filters: Filters) -> dict[str, Any]:
     return {
         "tenant": tenant,
         "now": filters.now,
-        "scopes": list(filters.scopes) if filters.scopes else None,
-        "butlers": list(filters.butlers) if filters.butlers else None,
+        "scopes": None if filters.scopes is None else list(filters.scopes),
+        "butlers": None if filters.butlers is None else list(filters.butlers),
         "min_confidence": filters.min_confidence,
         "tags": Jsonb(list(filters.tags)) if filters.tags else None,
         "subject": filters.subject_key,

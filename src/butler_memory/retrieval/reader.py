@@ -16,7 +16,7 @@ from butler_memory.postgres.database import Database
 from butler_memory.postgres.search import Asked, Filters, Gating, Question
 from butler_memory.retrieval.references import References
 from butler_memory.retrieval.served_log import ServedLog
-from butler_memory.security.principal import Principal, readable_scopes
+from butler_memory.security.principal import GLOBAL, Principal, readable_scopes
 from butler_memory.settings import MemorySettings
 
 # A reader waits longer than a writer: an answer by keywords alone is worse than one a moment later.
@@ -62,7 +62,9 @@ def filters_for(
 ) -> Filters:
     """What this caller may look at: own scopes for facts and rules, own butler for episodes (S4)."""
     scopes = readable_scopes(who, scope)
-    butlers = None if scopes is None else tuple(s for s in scopes if s != "global" and ":" not in s)
-    if scope == "global":
-        butlers = (who.butler,)
+    butlers = None
+    if scopes is not None:
+        # Episodes belong to a butler, not to a project or to all: without a butler's name they are the caller's own.
+        named = tuple(each for each in scopes if each != GLOBAL and ":" not in each)
+        butlers = named or (who.butler,)
     return Filters(types, scopes, butlers, now, min_confidence)
