@@ -230,7 +230,7 @@ _FIRST = "SELECT {what} FROM lifted WHERE {which} ORDER BY {order} LIMIT %(gate)
 
 _CITED = """
 best_facts AS (SELECT id, own_score FROM fused WHERE type = 'fact' ORDER BY own_score DESC, id LIMIT %(gate)s),
-cited AS (
+cited AS MATERIALIZED (
     SELECT l.target_id AS id, max(b.own_score) AS score
     FROM best_facts b JOIN memory.memory_links l
       ON l.tenant_id = %(tenant)s AND l.source_type = 'fact' AND l.source_id = b.id AND l.target_type = 'episode'
