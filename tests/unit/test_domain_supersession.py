@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -18,6 +19,7 @@ from butler_memory.domain.predicates import Predicate
 from butler_memory.domain.records import Fact
 from butler_memory.domain.requests import StoreFact, parse
 from butler_memory.domain.supersession import (
+    LONGEST_IN_OTHER_WORDS,
     SOURCE_RANK,
     ArriveLate,
     Create,
@@ -317,6 +319,30 @@ def test_f11_values_without_words_are_only_the_same_as_themselves() -> None:
     assert decide(says("that"), slot(MANY, "that"), [fact], said_this_session=NOBODY, now=NOW) == Create()
     again = decide(says("this is it!"), slot(MANY, "this is it!"), [fact], said_this_session=NOBODY, now=NOW)
     assert again == Keep(fact)
+
+
+def test_f11_a_long_fact_is_a_duplicate_of_the_same_content_only() -> None:
+    one, other = "tea was served and coffee too " * 70, "coffee was served and tea too " * 70
+    assert len(one) > LONGEST_IN_OTHER_WORDS
+    fact = known(one, MANY)
+    for said, decision in (
+        (f" {one.upper()}!", Keep(fact)),
+        (other, Create()),
+        ("coffee tea served was too", Create()),
+    ):
+        assert decide(says(said), slot(MANY, said), [fact], said_this_session=NOBODY, now=NOW) == decision
+    short = known("tea was served", MANY)
+    assert decide(says(other), slot(MANY, other), [short], said_this_session=NOBODY, now=NOW) == Create()
+
+
+def test_f11_the_values_on_a_key_are_compared_at_once_however_many_and_long_they_are() -> None:
+    """Of processor time, which others on the machine do not use up."""
+    on_key = [known(f"{n} " + " ".join(f"w{n}x{m}s" for m in range(3_000)), MANY) for n in range(60)]
+    on_key += [known(f"likes the place number {n} of the mountains", MANY) for n in range(1_000)]
+    began = time.process_time()
+    for said in (f"{on_key[0].content} more", "likes the lake"):
+        assert decide(says(said), slot(MANY, said), on_key, said_this_session=NOBODY, now=NOW) == Create()
+    assert time.process_time() - began < 0.3
 
 
 # --- where it belongs when no scope is given (F5) ---

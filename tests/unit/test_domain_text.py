@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from butler_memory.domain.text import digest, key, meaning, same_form, subject_key
+from butler_memory.domain import text as module
+from butler_memory.domain.text import Sought, digest, key, meaning, meaning_of, same_form, stems, subject_key
 
 law = settings(deadline=None, derandomize=True, database=None, max_examples=200)
 texts = st.text(max_size=60)
@@ -233,6 +234,66 @@ def test_f11_meaning_is_linear_in_the_length_of_the_text() -> None:
     assert meaning("1" * 32_000)
     assert meaning("don't " * 5_000)
     assert meaning("1," * 16_000)
+
+
+@pytest.mark.parametrize(("one", "other"), [*pairs(OPPOSITES), *pairs(SAME_MEANING), *pairs(DIFFERENT_DETAILS)])
+def test_f11_asking_a_text_for_its_meaning_is_comparing_meanings(one: str, other: str) -> None:
+    assert meaning_of(one)(other) == (meaning(one) == meaning(other))
+    assert meaning_of(other)(one) == (meaning(one) == meaning(other))
+
+
+@law
+@given(texts, texts)
+def test_f11_a_text_without_words_means_the_same_as_no_other(one: str, other: str) -> None:
+    assert meaning_of(one)(other) == (meaning(one) == meaning(other) != ())
+
+
+def test_f11_words_that_may_be_codes_or_secrets_are_kept_in_no_cache() -> None:
+    module._known_stem.cache_clear()
+    meaning("hunter2s pass-4711 gläserns " + "z" * 100 + "s")
+    assert module._known_stem.cache_info().currsize == 1, "pass"
+
+
+# --- what a question asks for, in long texts (C6) ---
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("dentist", "The DENTISTS, they"),
+        ("the parties", "a party"),
+        ("a party", "two parties."),
+        ("hoping", "hope hoped"),
+        ("we hope", "hoping"),
+        ("running", "he runs"),
+        ("Anna", "Anna's birthday"),
+        ("were", "was"),
+        ("was", "were"),
+        ("at 10:30", "10:30."),
+        ("C++", "in C++!"),
+        ("don't", "not"),
+        ("müde", "MU\u0308DE"),
+        ("go", "go"),
+    ],
+)
+def test_c6_what_is_asked_for_is_found_as_its_stem_would_be(asked: str, said: str) -> None:
+    assert stems(asked) & stems(said)
+    assert Sought(stems(asked)).counts([said, "zzz", said]) == [1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"), [("import", "important"), ("a", "art"), ("cat", "catalogue"), ("tea", "team")]
+)
+def test_c6_other_words_are_not_found(asked: str, said: str) -> None:
+    assert Sought(stems(asked)).counts([said]) == [0]
+
+
+@law
+@given(st.lists(st.lists(words, min_size=1, max_size=6), min_size=1, max_size=6), st.lists(words, max_size=4))
+def test_c6_each_line_is_counted_by_the_stems_that_it_shares(lines: list[list[str]], asked: list[str]) -> None:
+    wanted = stems(" ".join(asked))
+    said = [" ".join(line) for line in lines]
+    assert Sought(wanted).counts(said) == [len(stems(line) & wanted) for line in said]
 
 
 @law

@@ -3,22 +3,26 @@
 frame      the fence, the title and two sentences that say what is data and what is guidance
 sections   facts, rules, episodes: each fills its share of what the frame leaves, and passes on what it does not use
 lines      one memory each; a memory that is longer than its place is cut to its best-matching sentences
+
+A memory may be 32 kB of anything, and the event loop waits: no step here stems or counts whole long texts.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from functools import lru_cache
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any
 from uuid import UUID
 
 from butler_memory.domain.clock import days_between
 from butler_memory.domain.kinds import MemoryType, SourceKind
 from butler_memory.domain.ranking import Scored
 from butler_memory.domain.sentence import line_of_fact, one_line
-from butler_memory.domain.text import stems
+from butler_memory.domain.text import Sought, stems
 from butler_memory.settings import Quotas
 
 Count = Callable[[str], int]
@@ -39,12 +43,14 @@ HEADINGS = {
 
 # No single memory takes more than this share of its section while others wait for a place ...
 LARGEST_SHARE = 1 / 3
-# ... but a place is never smaller than an ordinary memory, and a fragment below this says nothing.
+# ... but a place is never smaller than an ordinary memory, and with less room for what it says a fragment says nothing.
 SMALLEST_PLACE = 64
 SMALLEST_FRAGMENT = 16
 # More than any token is long, in ordinary text: longer than this many a token cannot fit, and need not be counted.
 CHARACTERS_PER_TOKEN = 24
 ELLIPSIS = "…"
+# `line_of_fact` decides by fewer words than this whether a content is a sentence.
+_DECISIVE_WORDS = 8
 
 _SOURCE_NOTES = {SourceKind.AGENT_INFERRED: "inferred", SourceKind.IMPORTED: "imported"}
 
@@ -61,8 +67,12 @@ class Entry:
     score: float
     core: bool = False
 
-    def line(self, text: str | None = None) -> str:
-        said = harmless(self.text if text is None else text)
+    @cached_property
+    def whole(self) -> str:
+        return self.line(self.text)
+
+    def line(self, text: str) -> str:
+        said = harmless(text)
         when = f"[{self.age} ago] " if self.type is MemoryType.EPISODE else ""
         notes = f" [{', '.join(self.notes)}]" if self.notes else ""
         return f"- {when}{said}{notes}\n"
@@ -88,12 +98,22 @@ class Block:
     too_small: bool = False
 
 
+@dataclass(frozen=True)
+class Sentences:
+    """A text in its sentences, and in what order they are worth keeping."""
+
+    said: Sequence[str]
+    order: Sequence[int]
+
+
 @dataclass
 class Measure:
-    """Counts tokens; each text once."""
+    """What one building of a block knows: counts tokens and ranks sentences, each text once, then forgets them."""
 
     count: Count
+    sought: Sought
     _known: dict[str, int] = field(default_factory=dict)
+    _ranked: dict[Entry, Sentences] = field(default_factory=dict)
 
     def __call__(self, text: str) -> int:
         if text not in self._known:
@@ -103,28 +123,69 @@ class Measure:
     def fits(self, text: str, room: float) -> bool:
         return len(text) <= room * CHARACTERS_PER_TOKEN and self(text) <= room
 
+    def fits_whole(self, entry: Entry, room: float) -> bool:
+        longest = room * CHARACTERS_PER_TOKEN
+        return (len(entry.text) <= longest or len(one_line(entry.text)) <= longest) and self.fits(entry.whole, room)
+
+    def fits_cut(self, entry: Entry, text: str, room: float) -> bool:
+        return len(text) <= room * CHARACTERS_PER_TOKEN and self.fits(entry.line(text), room)
+
+    def sentences(self, entry: Entry) -> Sentences:
+        if entry not in self._ranked:
+            self._ranked[entry] = sentences(entry.text, self.sought)
+        return self._ranked[entry]
+
 
 # --- what a line says -----------------------------------------------------------------------------------------------
 
-# Control characters, invisible ones that hide or reorder text (bidi, tags), but not the joiners of emoji and scripts.
+# Not seen, but able to hide, split or reorder what is: control characters and what Unicode calls default-ignorable.
 _UNSEEN = re.compile(
-    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-    "\U000e0000-\U000e007f]"
+    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
+    "\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff]+"
 )
-_FENCE_LIKE = re.compile(
-    r"[<\uff1c\ufe64\u2039\u3008\u27e8](?=[\s/\\\u2044\u2215\uff0f\u200c\u200d]*"
-    + "[\u200c\u200d]*".join("butler")
-    + ")",
-    re.IGNORECASE,
-)
+# Among it, what belongs to the character before: joiners and variation selectors, of emoji and of many scripts.
+_JOINING = re.compile("[\u180b-\u180d\u180f\u200c\u200d\ufe00-\ufe0f\U000e0100-\U000e01ef]")
+_MOST_JOINING = 2
+_OPENERS = re.compile("([<\uff1c\ufe64\u226e\u2039\u3008\u2329\u27e8\u227a\u22d6\u276c\u276e\u2770\u02c2\u1438]+)")
+_NO_FENCE = "\u2039\u200a"
 _BLOCK_MARK = re.compile(r"(?:[#>=|]|[-*+_](?=[\s\-*+_])|`{3}|~{3})")
 
 
 def harmless(text: str) -> str:
     """One line that neither closes the fence nor starts a heading, list, quote or code block of its own (C5)."""
-    line = one_line(_UNSEEN.sub("", text))
-    line = _FENCE_LIKE.sub("\u2039\u200a", line)
+    line = _without_fence(one_line(_UNSEEN.sub(_what_belongs, text)))
     return f"\\{line}" if _BLOCK_MARK.match(line) else line
+
+
+def _what_belongs(unseen: re.Match[str]) -> str:
+    before = unseen.string[unseen.start() - 1 : unseen.start()]
+    return "".join(_JOINING.findall(unseen[0])[:_MOST_JOINING]) if _may_be_joined(before) else ""
+
+
+def _may_be_joined(char: str) -> bool:
+    """Letters, marks and symbols; but nothing that stands for a character of ASCII, of which the fence consists."""
+    if char.isascii() or unicodedata.normalize("NFKD", char)[0].isascii():
+        return False
+    return unicodedata.category(char)[0] in "LMS"
+
+
+def _without_fence(line: str) -> str:
+    """No bracket stands before `butler`, whatever is between them that is no letter, and in whatever letters it is."""
+    if line.isascii() and "butler" not in line.lower():
+        return line
+    parts = _OPENERS.split(line)  # text, brackets, text, brackets, text ...
+    is_fence = False
+    for n in range(len(parts) - 1, 0, -2):
+        letters = _letters(parts[n])
+        is_fence = letters.startswith("butler") or (is_fence and not letters)
+        if is_fence:
+            parts[n - 1] = _NO_FENCE
+    return "".join(parts)
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalpha, unicodedata.normalize("NFKD", text).casefold()))
 
 
 def ago(then: datetime, now: datetime) -> str:
@@ -143,10 +204,10 @@ def entry_of(scored: Scored, now: datetime, *, core: bool = False) -> Entry:
     contested = "contested" if row["contested"] else None
     match candidate.type:
         case MemoryType.FACT:
-            text = line_of_fact(row["subject"] or "", row["predicate"] or "", content)
+            text = _said_of(row["subject"] or "", row["predicate"] or "", content)
             confirmed = f"confirmed {ago(row['last_confirmed_at'], now)} ago"
             scope = row["scope"] if row["scope"] != "global" else None
-            notes = [row["permanence"], confirmed, scope, source, contested]
+            notes = [row["permanence"], confirmed, _held(row, now), scope, source, contested]
         case MemoryType.RULE:
             text = content
             notes = [row["maturity"].replace("_", "-"), row["scope"], source, contested]
@@ -154,6 +215,29 @@ def entry_of(scored: Scored, now: datetime, *, core: bool = False) -> Entry:
             text, notes = content, [source, contested]
     age = ago(row["occurred_at"] or candidate.created_at, now)
     return Entry(candidate.type, candidate.id, text, age, tuple(n for n in notes if n), scored.score, core)
+
+
+def _said_of(subject: str, predicate: str, content: str) -> str:
+    """As `line_of_fact`, which goes through all words, although the first few decide what it makes of them."""
+    *head, tail = content.split(maxsplit=_DECISIVE_WORDS) or [""]
+    if len(head) < _DECISIVE_WORDS:
+        return line_of_fact(subject, predicate, content)
+    return f"{line_of_fact(subject, predicate, ' '.join(head))} {tail}"
+
+
+def _held(row: Mapping[str, Any], now: datetime) -> str | None:
+    """What is over, or has not begun, is said to be so; what holds now needs no note."""
+    begins, ends = row.get("valid_from"), row.get("valid_to")
+    if ends and ends < now:
+        return f"held until {_month(ends, now)}"
+    return f"from {_month(begins, now)}" if begins and begins > now else None
+
+
+def _month(moment: datetime, now: datetime) -> str:
+    """The month; in this month, the day."""
+    day = moment.astimezone(UTC).date().isoformat()
+    month = day[:-3]
+    return day if month == now.astimezone(UTC).date().isoformat()[:-3] else month
 
 
 # --- which lines ----------------------------------------------------------------------------------------------------
@@ -169,27 +253,38 @@ def build(
     count: Count,
 ) -> Block:
     """The block for these entries, each section's best first: never over the budget, to the token."""
-    measure = Measure(count)
+    measure = Measure(count, Sought(stems(prompt)))
     room = budget - measure(OPENING + CLOSING)
     if room <= 0:
         return Block("", 0, (), too_small=True)
-    eligible = _core_within(entries, core_share * budget, measure)
-    if not any(entries.values()):
-        return Block("", 0, ())
-    return _within(budget, _filled(eligible, room, quotas, stems(prompt), measure), measure)
+    shares = _shares(quotas)
+    core_room = core_share * budget
+    asked = {kind: entries.get(kind, ()) for kind in shares}
+    eligible = _core_within(asked, core_room, measure)
+    if not any(eligible.values()):
+        # A core memory that is longer than an ordinary one is not served at any usual budget.
+        return Block("", 0, (), too_small=any(asked.values()) and 0 < core_room < SMALLEST_PLACE)
+    return _within(budget, _filled(eligible, room, shares, measure), measure)
+
+
+def _shares(quotas: Quotas) -> dict[MemoryType, float]:
+    """In the order of the sections. None of the budget means: not this section."""
+    quota = {MemoryType.FACT: quotas.facts, MemoryType.RULE: quotas.rules, MemoryType.EPISODE: quotas.episodes}
+    return {kind: share for kind, share in quota.items() if share > 0}
 
 
 def _core_within(
     entries: Mapping[MemoryType, Sequence[Entry]], room: float, measure: Measure
 ) -> dict[MemoryType, list[Entry]]:
     """Core memory that nobody asked for stays only while all of it keeps to its share of the budget."""
-    used = 0
-    kept: dict[MemoryType, list[Entry]] = {kind: [] for kind in HEADINGS}
-    for kind in HEADINGS:
-        for entry in entries.get(kind, ()):
-            cost = measure(entry.line()) if entry.core else 0
-            if used + cost <= room or not entry.core:
-                used += cost
+    left = room
+    kept: dict[MemoryType, list[Entry]] = {kind: [] for kind in entries}
+    for kind, of_kind in entries.items():
+        for entry in of_kind:
+            if not entry.core:
+                kept[kind].append(entry)
+            elif measure.fits_whole(entry, left):
+                left -= measure(entry.whole)
                 kept[kind].append(entry)
     return kept
 
@@ -197,35 +292,30 @@ def _core_within(
 def _filled(
     entries: Mapping[MemoryType, Sequence[Entry]],
     room: float,
-    quotas: Quotas,
-    wanted: frozenset[str],
+    shares: Mapping[MemoryType, float],
     measure: Measure,
 ) -> dict[MemoryType, list[Line]]:
-    """Each section in its quota and what the one before it left; then what is still left goes round once more."""
-    quota = {MemoryType.FACT: quotas.facts, MemoryType.RULE: quotas.rules, MemoryType.EPISODE: quotas.episodes}
-    shares = {kind: share for kind, share in quota.items() if share > 0}  # none means: not this section
+    """Each section in its share and what the one before it left; then what is still left goes round once more."""
     filled: dict[MemoryType, list[Line]] = {}
     left = 0.0
     for kind, share in shares.items():
         left += share * room
-        filled[kind] = fill(kind, entries[kind], left, wanted, measure)
+        filled[kind] = fill(kind, entries[kind], left, measure)
         left -= _cost(kind, filled[kind], measure)
     for kind in shares:
         before = _cost(kind, filled[kind], measure)
-        filled[kind] = fill(kind, entries[kind], before + left, wanted, measure)
+        filled[kind] = fill(kind, entries[kind], before + left, measure)
         left -= _cost(kind, filled[kind], measure) - before
     return filled
 
 
-def fill(
-    kind: MemoryType, entries: Sequence[Entry], room: float, wanted: frozenset[str], measure: Measure
-) -> list[Line]:
+def fill(kind: MemoryType, entries: Sequence[Entry], room: float, measure: Measure) -> list[Line]:
     """The best entries that fit, in order; from the first that does not fit on, all are dropped."""
     left = room - measure(HEADINGS[kind])
     place = max(SMALLEST_PLACE, room * LARGEST_SHARE, room / max(1, len(entries)))
     lines: list[Line] = []
     for entry in entries:
-        line = _placed(entry, min(place, left), place, wanted, measure)
+        line = _placed(entry, min(place, left), place, measure)
         if line is None or line.tokens > left:
             break
         lines.append(line)
@@ -233,56 +323,77 @@ def fill(
     return lines
 
 
-def _placed(entry: Entry, room: float, place: float, wanted: frozenset[str], measure: Measure) -> Line | None:
-    whole = entry.line()
-    if measure.fits(whole, room):
-        return Line(entry, whole, measure(whole))
-    if measure.fits(whole, place) or room < SMALLEST_FRAGMENT:
+def _placed(entry: Entry, room: float, place: float, measure: Measure) -> Line | None:
+    if measure.fits_whole(entry, room):
+        return Line(entry, entry.whole, measure(entry.whole))
+    if measure.fits_whole(entry, place) or room - measure(entry.line("")) < SMALLEST_FRAGMENT:
         return None  # an ordinary memory is dropped rather than cut
-    cut = entry.line(shortened(entry.text, wanted, lambda text: measure.fits(entry.line(text), room)))
-    return Line(entry, cut, measure(cut), cut=True) if measure.fits(cut, room) else None
+    said = shortened(measure.sentences(entry), lambda text: measure.fits_cut(entry, text, room))
+    cut = entry.line(said)
+    return Line(entry, cut, measure(cut), cut=True) if said else None
 
+
+# --- what is left of a memory that is too long ------------------------------------------------------------------------
 
 _SENTENCE_END = re.compile(r"(?<=[.!?。！？])\s+|[\r\n]+")
-MOST_SENTENCES = 200  # of a memory that is longer, the rest is not looked at
+# A sentence that is cut ends with a whole word, if one ends within this many characters.
+LONGEST_WORD = 32
+# How closely a place is filled: to one part in this many.
+FINENESS = 32
 
 
-def shortened(text: str, wanted: frozenset[str], fits: Callable[[str], bool]) -> str:
-    """The sentences that share most with what is wanted, in their own order; gaps are marked."""
-    sentences = [one_line(s) for s in _SENTENCE_END.split(text) if s.strip()][:MOST_SENTENCES]
-    ranked = sorted(range(len(sentences)), key=lambda n: (-len(_stems(sentences[n]) & wanted), n))
-    chosen: list[int] = []
-    for number in ranked:
-        if fits(_joined(sentences, sorted([*chosen, number]))):
-            chosen.append(number)
-        elif chosen:
-            break
-        else:
-            return _head(sentences[number], fits)
-    return _joined(sentences, sorted(chosen))
+def sentences(text: str, sought: Sought) -> Sentences:
+    """Those first that share most with what is sought."""
+    said = [sentence for sentence in _SENTENCE_END.split(text) if sentence and not sentence.isspace()]
+    shared = [-count for count in sought.counts(said)]
+    return Sentences(said, sorted(range(len(said)), key=shared.__getitem__))
 
 
-@lru_cache(maxsize=4096)
-def _stems(sentence: str) -> frozenset[str]:
-    return stems(sentence)
+def shortened(text: Sentences, fits: Callable[[str], bool]) -> str:
+    """As many of the best sentences as fit, in their own order; gaps are marked. Nothing where nothing fits."""
+
+    def best(number: int) -> str:
+        return _joined(text.said, sorted(text.order[:number]))
+
+    number = _most(len(text.order), lambda n: fits(best(n)))
+    return best(number) if number else _head(text, fits)
 
 
-def _joined(sentences: Sequence[str], chosen: Sequence[int]) -> str:
+def _joined(said: Sequence[str], chosen: Sequence[int]) -> str:
     parts: list[str] = []
     expected = 0
     for number in chosen:
-        parts += ([ELLIPSIS] if number != expected else []) + [sentences[number]]
+        parts += ([ELLIPSIS] if number != expected else []) + [one_line(said[number])]
         expected = number + 1
-    return " ".join(parts + ([ELLIPSIS] if expected < len(sentences) else []))
+    return " ".join(parts + ([ELLIPSIS] if expected < len(said) else []))
 
 
-def _head(sentence: str, fits: Callable[[str], bool]) -> str:
-    """As much of the beginning as fits."""
-    low, high = 0, len(sentence)
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(sentence[:middle].rstrip() + ELLIPSIS) else (low, middle - 1)
-    return sentence[:low].rstrip() + ELLIPSIS
+def _head(text: Sentences, fits: Callable[[str], bool]) -> str:
+    """As much of the best sentence's beginning as fits."""
+    if not text.order:
+        return ""
+    first = text.order[0]
+    sentence = one_line(text.said[first])
+    before = f"{ELLIPSIS} " if first else ""
+
+    def head(end: int) -> str:
+        space = sentence.rfind(" ", max(1, end - LONGEST_WORD), end + 1)
+        return f"{before}{sentence[: space if space > 0 else end].rstrip()}{ELLIPSIS}"
+
+    end = _most(len(sentence), lambda n: fits(head(n)))
+    return head(end) if end else ""
+
+
+def _most(size: int, fits: Callable[[int], bool]) -> int:
+    """About the largest number that fits, tried from below: nothing is tried that is more than twice as long."""
+    low, high = 0, 1
+    while high <= size and fits(high):
+        low, high = high, 2 * high
+    high = min(high, size + 1)
+    while high - low > 1 + low // FINENESS:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
 def _cost(kind: MemoryType, lines: Sequence[Line], measure: Measure) -> int:

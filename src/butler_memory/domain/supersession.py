@@ -14,7 +14,7 @@ from butler_memory.domain.kinds import Cardinality, Permanence, SourceKind
 from butler_memory.domain.predicates import Predicate
 from butler_memory.domain.records import Fact
 from butler_memory.domain.requests import StoreFact
-from butler_memory.domain.text import digest, meaning, same_form
+from butler_memory.domain.text import digest, meaning_of, same_form
 from butler_memory.errors import InvalidInput
 
 # How much a source is worth: a confirmation raises confidence only when this improves (F9).
@@ -25,6 +25,8 @@ SOURCE_RANK = {
     SourceKind.CORRECTED: 3,
 }
 _USER_KINDS = frozenset({SourceKind.USER_STATED, SourceKind.CORRECTED})
+# In characters. Two long texts may share all their words and still say different things; only a copy is the same.
+LONGEST_IN_OTHER_WORDS = 2_000
 _INHERITED = ("permanence", "importance", "tags")
 
 
@@ -120,8 +122,15 @@ def same_content(content: str, slot: str, valid_from: datetime | None, on_key: S
     exact = next((f for f in on_key if f.slot == slot and same_form(f.content or "") == form), None)
     if exact is not None or slot == "" or valid_from is not None:
         return exact
-    words = meaning(content)
-    return next((f for f in on_key if words and meaning(f.content or "") == words and not f.valid_from), None)
+    return _in_other_words(content, [f for f in on_key if not f.valid_from])
+
+
+def _in_other_words(content: str, undated: Sequence[Fact]) -> Fact | None:
+    comparable = [fact for fact in undated if len(fact.content or "") <= LONGEST_IN_OTHER_WORDS]
+    if not comparable or len(content) > LONGEST_IN_OTHER_WORDS:
+        return None
+    is_same = meaning_of(content)
+    return next((fact for fact in comparable if is_same(fact.content or "")), None)
 
 
 def _is_older(request: StoreFact, holder: Fact, now: datetime) -> bool:

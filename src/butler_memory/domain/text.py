@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import re
 import unicodedata
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import cast
 
@@ -20,6 +21,7 @@ _WORD = re.compile(
     rf"(?<![^{_GAP}])[-+−]?[$€£¥]?\d+(?:[.,:/-]\d+)*[%°]?"  # a number, amount, time or date is one word
     rf"|[^{_GAP}]+(?:'[^{_GAP}]+)*[+#]*"  # C++ and C# are not C
 )
+_WORD_OR_END = re.compile(rf"{_WORD.pattern}|\n")
 _NOT = re.compile(r"\b(?:(ca|wo|sha|[a-z]+)n't|(can)not)\b")
 _IRREGULAR = {"ca": "can", "wo": "will", "sha": "shall"}
 _SAME_WORD = {"no": "not", "were": "was"}
@@ -37,6 +39,10 @@ _PIVOTS = frozenset(
 )
 # Endings of inflection. Other suffixes make other words: import and important, universe and university.
 _INFLECTION = re.compile(r"[a-z]?(?:s|es|ies|d|ed|ied|ing|ings)|[ey]?")
+_LONGEST_INFLECTION = 5
+# What is longer is no word of English; a stem that is shorter would end up in any word.
+_LONGEST_WORD = 64
+_SHORTEST_STEM = 3
 
 
 def key(text: str) -> str:
@@ -71,9 +77,59 @@ def meaning(content: str) -> tuple[str, ...]:
     return tuple(stem for part in parts for stem in sorted(set(part)))
 
 
+def meaning_of(content: str) -> Callable[[str], bool]:
+    """Asks other texts whether they mean the same (F11). Most fail at once, at their first word that is not in this."""
+    wanted = meaning(content)
+    known = frozenset(wanted)
+
+    def is_same(other: str) -> bool:
+        within = all(_stem(word) in known for word in _words(other) if word not in _FILLER)
+        return within and meaning(other) == wanted
+
+    return is_same if wanted else lambda _: False
+
+
 def stems(content: str) -> frozenset[str]:
     """The words of a text, for asking how much two texts share."""
     return frozenset(_stem(word) for word in _words(content) if word not in _FILLER)
+
+
+class Sought:
+    """What a question asks for, to be looked for in long texts: the stem of each of their words would take too long."""
+
+    def __init__(self, wanted: frozenset[str]) -> None:
+        # "hope" and "parti" are the stems of hoping and party.
+        self._begins = {stem[:-1]: stem for stem in wanted if stem.endswith(("e", "i"))}
+        self._begins |= {word: stem for word, stem in _SAME_WORD.items() if stem in wanted}
+        self._begins |= {stem: stem for stem in wanted}
+        self._openings = {beginning[:_SHORTEST_STEM] for beginning in self._begins}
+
+    def counts(self, lines: Sequence[str]) -> list[int]:
+        """How many of the stems each line has."""
+        tokens = _WORD_OR_END.findall(_said("\n".join(lines)))
+        possible = [token for token in set(tokens) if token[:_SHORTEST_STEM] in self._openings]
+        found = {token: stem for token in possible if (stem := self._stem_in(token))}
+        if not found:
+            return [0] * len(lines)
+        counts, there = [], set()
+        for token in (*tokens, "\n"):
+            if token in found:
+                there.add(found[token])
+            elif token == "\n":
+                counts.append(len(there))
+                there = set()
+        return counts
+
+    def _stem_in(self, token: str) -> str | None:
+        word = token.removesuffix("'s")
+        if word in self._begins:
+            return self._begins[word]
+        shortest = max(_SHORTEST_STEM, len(word) - _LONGEST_INFLECTION)
+        for end in range(len(word) - 1, shortest - 1, -1):
+            stem = self._begins.get(word[:end])
+            if stem and _INFLECTION.fullmatch(word[end:]):
+                return stem
+        return None
 
 
 def digest(secret: bytes, *parts: str) -> str:
@@ -90,10 +146,18 @@ def _fold(text: str) -> str:
     return unicodedata.normalize("NFKC", text).casefold().strip()
 
 
-def _words(content: str) -> list[str]:
-    said = _NOT.sub(_spelled_out, _fold(content).replace("’", "'"))
-    plain = (word.removesuffix("'s").removesuffix("'") for word in _WORD.findall(said))
-    return [_SAME_WORD.get(word, word) for word in plain]
+def _words(content: str) -> Iterator[str]:
+    return (_plain(match[0]) for match in _WORD.finditer(_said(content)))
+
+
+def _said(content: str) -> str:
+    said = _fold(content).replace("’", "'")
+    return _NOT.sub(_spelled_out, said) if "n't" in said or "cannot" in said else said
+
+
+def _plain(token: str) -> str:
+    word = token.removesuffix("'s").removesuffix("'")
+    return _SAME_WORD.get(word, word)
 
 
 def _spelled_out(match: re.Match[str]) -> str:
@@ -101,11 +165,18 @@ def _spelled_out(match: re.Match[str]) -> str:
     return f"{_IRREGULAR.get(verb, verb)} not"
 
 
-@lru_cache(maxsize=8192)
 def _stem(word: str) -> str:
+    if len(word) > _LONGEST_WORD or not "a" <= word[-1] <= "z":
+        return word  # every ending that the stemmer knows is one of letters
+    return _known_stem(word) if word.isascii() and word.isalpha() else _stem_anew(word)
+
+
+def _stem_anew(word: str) -> str:
     stem = cast(str, _STEMMER.stemWord(word))
     kept = next((n for n, (a, b) in enumerate(zip(word, stem, strict=False)) if a != b), len(stem))
     return stem if _INFLECTION.fullmatch(word[kept:]) else word
 
 
+# A vocabulary, not what somebody said: no codes, no numbers, no sentences.
+_known_stem = lru_cache(maxsize=8192)(_stem_anew)
 _STEMMER = snowballstemmer.stemmer("english")
