@@ -64,6 +64,13 @@ async def test_c6_a_megabyte_of_prompt_is_answered(up: Up) -> None:
     assert answer.meta["degraded"] == ["prompt_cut"]
 
 
+async def test_c6_a_pasted_log_may_hold_anything(up: Up) -> None:
+    async with up.client() as client:
+        answer = await client.call_tool("memory_context", {"trigger_prompt": "core dump \x00\x01 what can I eat?"})
+    assert answer.meta is not None
+    assert (answer.meta["status"], answer.meta["degraded"]) == ("ok", [])
+
+
 async def test_t4_a_bad_argument_has_our_shape(up: Up) -> None:
     async with up.client() as client:
         answer = await client.call_tool("memory_context", {"token_budget": "many"})

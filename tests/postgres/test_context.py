@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from butler_memory.bootstrap import Engine
 from butler_memory.domain.block import CLOSING, OPENING
 from butler_memory.domain.kinds import Role
 from butler_memory.embedding.fake import FakeEmbedder
+from butler_memory.embedding.ports import Vector
 from butler_memory.errors import Forbidden, InvalidInput, NotFound
+from butler_memory.postgres import database
+from butler_memory.postgres.database import Database
 from butler_memory.postgres.provision import Urls
 from butler_memory.retrieval import context as retrieval
+from butler_memory.retrieval import reader
 from butler_memory.security.principal import Principal
 from caller import Caller
-from conftest import Hands, MakePrincipal, OpenEngine, rows
+from conftest import Hands, MakePrincipal, OpenEngine, owner_connection, rows
 
 Json = dict[str, Any]
 
@@ -28,6 +38,15 @@ async def context(ask: Caller, prompt: str = "", **more: Any) -> Json:
 
 def lines(made: Json) -> list[str]:
     return [line for line in made["block"].splitlines() if line.startswith("- ")]
+
+
+async def speaker(engine: Engine) -> Caller:
+    secret, _ = await engine.access.create_token("home", "health", Role.BUTLER)
+    return Caller(engine.memory, await engine.access.authenticate(secret))
+
+
+async def with_embedder(open_engine: OpenEngine, embedder: FakeEmbedder) -> Caller:
+    return await speaker(await open_engine(embedder))
 
 
 async def set_rule(urls: Urls, written: Json, **columns: Any) -> None:
@@ -131,9 +150,7 @@ async def test_c6_odd_prompts_are_answered(ask: Caller, prompt: str) -> None:
 
 
 async def test_c6_without_a_model_the_block_goes_by_words_and_says_so(open_engine: OpenEngine) -> None:
-    engine = await open_engine(FakeEmbedder(available=False))
-    secret, _ = await engine.access.create_token("home", "health", Role.BUTLER)
-    ask = Caller(engine.memory, await engine.access.authenticate(secret))
+    ask = await with_embedder(open_engine, FakeEmbedder(available=False))
     await ask.user_says("the garage code is 4711", "note")
     made = await context(ask, "what is the garage code?")
     assert (made["status"], made["degraded"]) == ("degraded", ["no_embedding_model"])
@@ -141,25 +158,87 @@ async def test_c6_without_a_model_the_block_goes_by_words_and_says_so(open_engin
 
 
 @pytest.mark.usefixtures("household")
-async def test_c6_a_slow_memory_fails_open(ask: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def never(*_: Any) -> Any:
-        await asyncio.sleep(60)
+@pytest.mark.parametrize("prompt", ["dinner \x00 with Maria", "dinner with Maria \ud83d", "\udc00 dinner with Maria"])
+async def test_c6_what_no_database_takes_is_replaced_in_a_prompt(ask: Caller, prompt: str) -> None:
+    made = await context(ask, prompt)
+    assert made["status"] == "ok"
+    shown = (await ask.memory.served_show(ask.who, _uuid(made), compare=False))["served"]
+    assert shown["body"]["prompt"] == prompt.replace("\x00", "\ufffd").replace("\ud83d", "\ufffd").replace(
+        "\udc00", "\ufffd"
+    )
 
-    monkeypatch.setattr(retrieval, "PATIENCE_SECONDS", 0.05)
-    monkeypatch.setattr(retrieval, "ranked_many", never)
-    made = await context(ask, "dinner")
-    assert (made["block"], made["status"], made["degraded"]) == ("", "degraded", ["timeout"])
-    assert made["served_id"] is None
+
+async def test_c6_a_model_that_is_slow_is_not_a_model_that_is_missing(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "PATIENCE_SECONDS", 0.05)
+    ask = await with_embedder(open_engine, FakeEmbedder(delay=0.5))
+    await ask.episode("the garage code is 4711")
+    made = await context(ask, "what is the garage code?")
+    assert (made["status"], made["degraded"]) == ("degraded", ["embedding_timeout"])
+    assert len(lines(made)) == 1
+    assert (await context(ask))["degraded"] == [], "nothing is asked, so nothing is missing"
+
+
+FAILED = ("", "degraded", ["timeout"], None)
+
+
+def said(made: Json) -> tuple[Any, ...]:
+    return made["block"], made["status"], made["degraded"], made["served_id"]
+
+
+@asynccontextmanager
+async def locked(urls: Urls, table: str) -> AsyncIterator[None]:
+    async with owner_connection(urls) as owner:
+        await owner.execute("BEGIN")
+        await owner.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+        yield
+        await owner.execute("ROLLBACK")
 
 
 @pytest.mark.usefixtures("household")
-async def test_c6_a_database_that_is_away_fails_open_and_differs_from_empty(
-    ask: Caller, engine: Engine, who: Principal
+async def test_c6_a_memory_that_waits_for_a_lock_fails_open(
+    ask: Caller, urls: Urls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(retrieval, "PATIENCE_SECONDS", 0.2)
+    async with locked(urls, "memory.facts"):
+        began = time.monotonic()
+        assert [said(made) for made in await asyncio.gather(*(context(ask, "dinner") for _ in range(15)))] == [
+            FAILED
+        ] * 15
+        assert time.monotonic() - began < 1.5
+    monkeypatch.undo()
+    assert (await context(ask, "dinner"))["status"] == "ok"
+
+
+@pytest.mark.usefixtures("household")
+async def test_c6_a_server_that_is_silent_costs_no_more_than_the_patience(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver alone waits five seconds for its cancel, and five more for the query to end."""
+    monkeypatch.setattr(database, "APP_CONNECTIONS", 1)
+    engine: Engine = await open_engine()
+    ask = await speaker(engine)
+    async with engine.database._app.connection() as conn:
+        backend = conn.info.backend_pid
+    monkeypatch.setattr(retrieval, "PATIENCE_SECONDS", 0.2)
+    os.kill(backend, signal.SIGSTOP)
+    try:
+        for _ in range(2):  # the second waits for the connection that the first has left
+            began = time.monotonic()
+            assert said(await context(ask, "dinner")) == FAILED
+            assert time.monotonic() - began < 1.5
+    finally:
+        os.kill(backend, signal.SIGCONT)
+    monkeypatch.undo()
+    assert (await context(ask, "dinner"))["status"] == "ok"
+
+
+@pytest.mark.usefixtures("household")
+async def test_c6_a_database_that_is_away_fails_open_and_differs_from_empty(ask: Caller, engine: Engine) -> None:
     await engine.database._app.close()
-    made = await context(ask, "dinner")
-    assert (made["block"], made["status"]) == ("", "degraded")
-    assert made["degraded"] != []
+    await engine.database._worker.close()
+    assert said(await context(ask, "dinner")) == ("", "degraded", ["connection_lost"], None)
 
 
 async def test_t3_a_butler_builds_its_own_context_and_an_admin_anybodys(
@@ -215,7 +294,6 @@ async def test_c5_hostile_text_stays_in_its_line(ask: Caller) -> None:
     [
         ({"token_budget": -1}, "token_budget"),
         ({"token_budget": True}, "token_budget"),
-        ({"trigger_prompt": "a\x00b"}, "trigger_prompt"),
         ({"trigger_prompt": 5}, "trigger_prompt"),
         ({"prompt": "x"}, ""),
     ],
@@ -244,21 +322,135 @@ async def test_c8_a_bad_item_is_refused_alone(ask: Caller) -> None:
     assert [each["error"] for each in results[1:]] == ["forbidden", "invalid_input", "invalid_input"]
 
 
+class Counting(FakeEmbedder):
+    calls = 0
+    texts = 0
+
+    async def embed(self, texts: Sequence[str]) -> list[Vector]:
+        self.calls += 1
+        self.texts += len(texts)
+        return await super().embed(texts)
+
+
+class Watched:
+    """How often the database was read, how often the server was waited for, and how many questions each time had."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reads = self.syncs = 0
+        self.questions: list[int] = []
+        read, ranked_many = Database.read, retrieval.ranked_many
+        sync = psycopg.AsyncPipeline._enqueue_sync
+
+        async def reading(opened: Database, *given: Any) -> Any:
+            self.reads += 1
+            return await read(opened, *given)
+
+        async def ranking(conn: Any, tenant: str, questions: Sequence[Any]) -> Any:
+            self.questions.append(len(questions))
+            return await ranked_many(conn, tenant, questions)
+
+        def syncing(pipeline: psycopg.AsyncPipeline) -> None:
+            self.syncs += 1
+            sync(pipeline)
+
+        monkeypatch.setattr(Database, "read", reading)
+        monkeypatch.setattr(retrieval, "ranked_many", ranking)
+        monkeypatch.setattr(psycopg.AsyncPipeline, "_enqueue_sync", syncing)
+
+    def all(self) -> tuple[int, int, list[int]]:
+        seen = self.reads, self.syncs, self.questions
+        self.reads, self.syncs, self.questions = 0, 0, []
+        return seen
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    return Watched(monkeypatch)
+
+
+async def batch(ask: Caller, prompts: Sequence[str], **more: Any) -> list[Json]:
+    items = [{"trigger_prompt": prompt, **more} for prompt in prompts]
+    results: list[Json] = (await ask.call("context_batch", {"requests": items}))["results"]
+    return results
+
+
 @pytest.mark.usefixtures("household")
-async def test_c8_many_requests_are_one_embedding_batch(open_engine: OpenEngine) -> None:
-    class Counting(FakeEmbedder):
-        calls = 0
-
-        async def embed(self, texts: Any) -> Any:
-            self.calls += 1
-            return await super().embed(texts)
-
+async def test_c8_fifty_requests_are_one_embedding_batch_and_as_many_round_trips_as_one(
+    open_engine: OpenEngine, watched: Watched
+) -> None:
     embedder = Counting()
-    engine = await open_engine(embedder)
-    secret, _ = await engine.access.create_token("home", "health", Role.BUTLER)
-    ask = Caller(engine.memory, await engine.access.authenticate(secret))
-    await ask.call("context_batch", {"requests": [{"trigger_prompt": f"prompt {n}"} for n in range(20)]})
+    ask = await with_embedder(open_engine, embedder)
+    watched.all()
+    await context(ask, "dinner")
+    reads, syncs, questions = watched.all()
+    assert (reads, questions) == (1, [1])
+    embedder.calls = 0
+    results = await batch(ask, [f"dinner {n}" for n in range(50)])
+    assert watched.all() == (1, syncs, [50])
     assert embedder.calls == 1
+    assert {made["status"] for made in results} == {"ok"}
+
+
+@pytest.mark.usefixtures("household")
+async def test_c8_what_is_asked_twice_is_looked_for_once(open_engine: OpenEngine, watched: Watched) -> None:
+    embedder = Counting()
+    ask = await with_embedder(open_engine, embedder)
+    watched.all()
+    results = await batch(ask, ["dinner"] * 30 + [""] * 19) + await batch(ask, ["dinner"], token_budget=90)
+    assert watched.questions == [2, 1]
+    assert embedder.texts == 2
+    assert len({made["block"] for made in results}) == 3, "one budget is smaller"
+    assert len({made["served_id"] for made in results}) == 50
+
+
+@pytest.mark.usefixtures("household")
+async def test_c8_a_batch_of_nothing_but_mistakes_asks_nothing(ask: Caller, watched: Watched) -> None:
+    watched.all()
+    await ask.call("context_batch", {"requests": [7]})
+    assert watched.all() == (0, 0, [])
+
+
+def long(number: int) -> str:
+    log = "\n".join(f"2026-03-01 INFO scheduler tick {number} {tick} done" for tick in range(60))
+    return f"subject {number}\n{log}\nWhat about the dinner with Maria, {number}?"
+
+
+@pytest.mark.usefixtures("household")
+async def test_c8_fifty_long_prompts_are_answered(ask: Caller, watched: Watched) -> None:
+    results = await batch(ask, [long(number) for number in range(50)])
+    assert {(made["status"], "Maria" in made["block"]) for made in results} == {("ok", True)}
+    assert sum(watched.questions) == 150
+    assert watched.questions[0] == 50
+
+
+@pytest.mark.usefixtures("household")
+async def test_c8_what_is_found_before_the_deadline_is_kept(
+    ask: Caller, urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deadline falls into the third step, which waits for a lock."""
+    monkeypatch.setattr(retrieval, "FIRST_STEP", 2)
+    monkeypatch.setattr(retrieval, "FURTHER_STEP", 2)
+    monkeypatch.setattr(retrieval, "PATIENCE_SECONDS", 1.5)
+    monkeypatch.setattr(retrieval, "FURTHER_QUESTION_SECONDS", 0)
+    ranked_many, steps = retrieval.ranked_many, 0
+
+    async def third_waits(conn: Any, tenant: str, questions: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps == 3:
+            await conn.execute("SELECT pg_sleep(60)")
+        return await ranked_many(conn, tenant, questions)
+
+    monkeypatch.setattr(retrieval, "ranked_many", third_waits)
+    results = await batch(ask, [f"dinner with Maria {number}" for number in range(7)])
+    assert [made["status"] for made in results] == ["ok"] * 4 + ["degraded"] * 3
+    assert [said(made) for made in results[4:]] == [FAILED] * 3
+    assert len(await ask.memory.served_list(ask.who, None, 10)) == 4
+
+
+def test_c8_patience_grows_with_what_is_asked_and_ends() -> None:
+    assert [round(retrieval.patience(n), 1) for n in (0, 1, 2, 50, 150, 1000)] == [2.0, 2.0, 2.1, 6.9, 16.9, 20.0]
+    assert all(reader.patience(n) <= retrieval.patience(n) / 2 for n in (1, 2, 50, 150, 1000))
 
 
 # --- what was served ---
@@ -293,7 +485,7 @@ async def test_c7_another_butler_or_tenant_does_not_see_what_was_served(
 
 
 @pytest.mark.usefixtures("household")
-async def test_c7_the_log_is_written_within_a_second_and_on_a_clean_close(ask: Caller, urls: Urls) -> None:
+async def test_c7_the_log_is_written_within_a_second(ask: Caller, urls: Urls) -> None:
     await context(ask, "dinner")
     async with asyncio.timeout(3):
         while not await rows(urls, "SELECT 1 FROM memory.served_contexts"):
@@ -318,9 +510,7 @@ def _uuid(made: Json) -> Any:
 
 async def fresh(open_engine: OpenEngine, **environ: str) -> Caller:
     named = {f"BUTLER_MEMORY_RETRIEVAL__{name}": text for name, text in environ.items()}
-    engine = await open_engine(**named)
-    secret, _ = await engine.access.create_token("home", "health", Role.BUTLER)
-    return Caller(engine.memory, await engine.access.authenticate(secret))
+    return await speaker(await open_engine(**named))
 
 
 @pytest.mark.usefixtures("household")

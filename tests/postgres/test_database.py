@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -118,6 +121,64 @@ async def test_g1_a_cancelled_request_leaves_no_tenant_behind(narrow: Database, 
     pid, tenant = await asyncio.wait_for(left_behind(narrow), 5)
     assert tenant == ""
     assert pid == before[0], "the query was cancelled on the server, the connection lives on"
+
+
+async def left_while_silent(opened: Database, urls: Urls, pid: int) -> float:
+    """A read whose server falls silent; who waited for it leaves. How long that took."""
+    at_work = asyncio.Event()
+
+    async def work(conn: Conn) -> None:
+        await conn.execute("SET LOCAL statement_timeout = 0")
+        at_work.set()
+        await conn.execute("SELECT pg_sleep(30)")
+
+    task = asyncio.ensure_future(opened.read("A", work))
+    await at_work.wait()
+    await asyncio.wait_for(sleeping(urls, pid), 5)
+    os.kill(pid, signal.SIGSTOP)
+    began = time.monotonic()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    return time.monotonic() - began
+
+
+async def test_c6_g1_a_read_is_left_at_once_though_the_server_is_silent_and_leaves_no_tenant_behind(
+    narrow: Database, urls: Urls
+) -> None:
+    before = await left_behind(narrow)
+    try:
+        assert await left_while_silent(narrow, urls, before[0]) < 0.5
+        assert narrow._app.get_stats()["pool_available"] == 0, "the connection is not handed out as it is"
+        waiting = asyncio.create_task(left_behind(narrow))
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+    finally:
+        os.kill(before[0], signal.SIGCONT)
+    assert (await asyncio.wait_for(waiting, 5))[1] == ""
+    assert not narrow._left
+
+
+async def test_c6_g1_a_connection_whose_server_stays_silent_is_replaced(narrow: Database, urls: Urls) -> None:
+    before = await left_behind(narrow)
+    try:
+        await left_while_silent(narrow, urls, before[0])
+        for task in list(narrow._left):
+            task.cancel()  # as if the driver had waited to its end
+        pid, tenant = await asyncio.wait_for(left_behind(narrow), 5)
+        assert (pid != before[0], tenant) == (True, "")
+    finally:
+        os.kill(before[0], signal.SIGCONT)
+
+
+async def test_a_close_does_not_wait_for_a_server_that_is_silent(narrow: Database, urls: Urls) -> None:
+    pid, _ = await left_behind(narrow)
+    try:
+        await left_while_silent(narrow, urls, pid)
+        await asyncio.wait_for(narrow.close(), 4)
+        assert not narrow._left
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 async def test_g1_a_cancelled_request_wrote_nothing(narrow: Database, urls: Urls) -> None:

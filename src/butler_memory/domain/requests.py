@@ -397,10 +397,18 @@ class RecallMemories(Request):
 TokenBudget = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=100_000)]
 
 
-class BuildContext(Request):
-    """An empty prompt is a session's start; one of any length works (C6, C9)."""
+def readable_prompt(value: Any) -> Any:
+    """Whatever a session starts with: what no database takes (NUL, halves of characters) becomes U+FFFD."""
+    if not isinstance(value, str):
+        return value
+    whole = value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return whole.replace("\x00", "\ufffd")
 
-    trigger_prompt: Annotated[Text, AfterValidator(str.strip)] = ""
+
+class BuildContext(Request):
+    """An empty prompt is a session's start; one of any length and any text works (C6, C9)."""
+
+    trigger_prompt: Annotated[str, BeforeValidator(readable_prompt), AfterValidator(str.strip)] = ""
     butler: Scope | None = None
     token_budget: TokenBudget | None = None
 

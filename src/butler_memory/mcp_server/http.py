@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import re
 from collections.abc import AsyncIterator
@@ -25,9 +26,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from butler_memory.access import Access
 from butler_memory.bootstrap import Engine, is_loopback
 from butler_memory.domain.requests import SCOPE
-from butler_memory.errors import ButlerMemoryError, InvalidInput, SetupError, Unauthenticated
+from butler_memory.errors import ButlerMemoryError, InvalidInput, SetupError, Unauthenticated, Unavailable
+from butler_memory.mcp_server.fail_open import fails_open, mended, unanswered
 from butler_memory.mcp_server.framing import failure, refusal
 from butler_memory.mcp_server.server import Context, build_server
+from butler_memory.retrieval.context import PATIENCE_SECONDS, TIMEOUT
 from butler_memory.security.principal import Principal
 from butler_memory.settings import Environment
 
@@ -42,7 +45,9 @@ def http_app(engine: Engine) -> Starlette:
     sessions = StreamableHTTPSessionManager(
         server, json_response=True, stateless=True, security_settings=_host_rules(engine.settings.env)
     )
-    readable = RequestBodyLimitMiddleware(Readable(sessions.handle_request), DEFAULT_MAX_REQUEST_BODY_SIZE)
+    authenticated = Authenticated(
+        _limited(Readable(sessions.handle_request)), engine.access, engine.reader.counter.name
+    )
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -55,7 +60,7 @@ def http_app(engine: Engine) -> Starlette:
 
     return Starlette(
         routes=[
-            Route("/mcp", Authenticated(readable, engine.access), methods=["POST"]),
+            Route("/mcp", authenticated, methods=["POST"]),
             Route("/healthz", healthz),
         ],
         exception_handlers={ButlerMemoryError: _unwell},
@@ -98,19 +103,73 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 class Authenticated:
-    """Lets a request through with its principal, or answers 401; the tenant comes from here alone (T3)."""
+    """Lets a request through with its principal, or answers 401; the tenant comes from here alone (T3).
 
-    def __init__(self, app: ASGIApp, access: Access) -> None:
+    Where nobody can say who it is, a session that waits for its context gets an empty one (C6), others our error.
+    """
+
+    def __init__(self, app: ASGIApp, access: Access, tokenizer: str) -> None:
         self._app = app
         self._access = access
+        self._tokenizer = tokenizer
+        self._left: set[asyncio.Task[Principal]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        asking = asyncio.create_task(self._principal(scope))
         try:
-            scope[PRINCIPAL] = await self._access.authenticate(_bearer(scope), _project(scope))
-        except ButlerMemoryError as error:
-            await _error_response(error)(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
+            await asyncio.wait([asking], timeout=PATIENCE_SECONDS)
+            app = self._known(asking) if asking.done() else _limited(self._late(asking))
+            await app(scope, receive, send)
+        finally:
+            self._leave(asking)
+
+    async def _principal(self, scope: Scope) -> Principal:
+        return await self._access.authenticate(_bearer(scope), _project(scope))
+
+    def _known(self, asking: asyncio.Task[Principal]) -> ASGIApp:
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            try:
+                scope[PRINCIPAL] = await asking
+            except Unavailable as error:
+                await _limited(Readable(self._without(error)))(scope, receive, send)
+            except ButlerMemoryError as error:
+                await _error_response(error)(scope, receive, send)
+            else:
+                await self._app(scope, receive, send)
+
+        return app
+
+    def _late(self, asking: asyncio.Task[Principal]) -> ASGIApp:
+        """A session does not wait longer for its context; others wait for as long as the database may take."""
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            body = await Request(scope, receive).body()
+            if not fails_open(body):
+                await asyncio.wait([asking])
+            slow = Unavailable("The database took too long.", reason=TIMEOUT)
+            answer = self._known(asking) if asking.done() else Readable(self._without(slow))
+            await answer(scope, _replayed(body, receive), send)
+
+        return app
+
+    def _without(self, error: Unavailable) -> ASGIApp:
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            answer = unanswered(await Request(scope, receive).body(), error, self._tokenizer)
+            response = _error_response(error) if answer is None else JSONResponse(answer)
+            await response(scope, receive, send)
+
+        return app
+
+    def _leave(self, asking: asyncio.Task[Principal]) -> None:
+        """Nobody waits for what the driver does to end the query of a server that is silent."""
+        if not asking.done():
+            self._left.add(asking)
+            asking.add_done_callback(self._left.discard)
+            asking.cancel()
+
+
+def _limited(app: ASGIApp) -> ASGIApp:
+    return RequestBodyLimitMiddleware(app, DEFAULT_MAX_REQUEST_BODY_SIZE)
 
 
 class Readable:
@@ -123,6 +182,9 @@ class Readable:
         body = await Request(scope, receive).body()
         version = Headers(scope=scope).get("mcp-protocol-version")
         answer = refusal(body)
+        if answer is not None:
+            body = mended(body)
+            answer = refusal(body)
         if answer is None and version is not None and not _VERSION.fullmatch(version):
             answer = failure(None, types.INVALID_REQUEST)
         if answer is None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import psycopg
@@ -22,6 +23,8 @@ APP_CONNECTIONS = 10
 WORKER_CONNECTIONS = 3
 WAIT_FOR_CONNECTION_SECONDS = 5.0
 STATEMENT_TIMEOUT = "15s"
+# A close waits this long for reads that were left, and then breaks their connections.
+CLOSE_WITHIN_SECONDS = 1.0
 # First try, one retry for each thing that passes by itself, and a few for heavy contention on one row.
 TRIES = 5
 
@@ -32,6 +35,7 @@ class Database:
     def __init__(self, app: AsyncConnectionPool[Conn], worker: AsyncConnectionPool[Conn]) -> None:
         self._app = app
         self._worker = worker
+        self._left: set[asyncio.Task[Any]] = set()
 
     @classmethod
     async def open(cls, urls: Urls) -> Database:
@@ -44,6 +48,7 @@ class Database:
         return cls(app, worker)
 
     async def close(self) -> None:
+        await _ended(self._left)
         await self._app.close()
         await self._worker.close()
 
@@ -54,11 +59,14 @@ class Database:
         return await _in_turn(self._app, tenant, work)
 
     async def read(self, tenant: str, work: Callable[[Conn], Awaitable[T]]) -> T:
-        """`work` that only reads: its first statement travels with the one that sets the tenant."""
+        """`work` that only reads: its first statement travels with the one that sets the tenant.
+
+        Who is cancelled leaves at once: ending the query on a server that is silent takes the driver ten seconds.
+        """
         if not tenant:
             raise Unavailable("No tenant is set.", reason="no_tenant")
         try:
-            return await _read_once(self._app, tenant, work)
+            return await self._leavable(_read_once(self._app, tenant, work))
         except PoolTimeout:
             raise Unavailable("The database does not answer.", reason="no_connection") from None
         except psycopg.InterfaceError as error:
@@ -66,8 +74,28 @@ class Database:
         except psycopg.Error as error:
             raise translated(error) from None
 
+    async def _leavable(self, reading: Coroutine[Any, Any, T]) -> T:
+        """The read keeps its connection until that is clean or broken, also when nobody waits any more (G1)."""
+        task = asyncio.create_task(reading)
+        try:
+            return await asyncio.shield(task)
+        finally:
+            if not task.done():
+                self._left.add(task)
+                task.add_done_callback(self._left.discard)
+                task.cancel()
+
     async def run_as_worker(self, work: Callable[[Conn], Awaitable[T]]) -> T:
         return await _in_turn(self._worker, "", work)
+
+
+async def _ended(left: set[asyncio.Task[Any]]) -> None:
+    """They are cancelled already; cancelled again, the driver no longer waits for the server."""
+    for _ in range(2):
+        if left:
+            await asyncio.wait(left, timeout=CLOSE_WITHIN_SECONDS)
+        for task in left:
+            task.cancel()
 
 
 async def _in_turn(pool: AsyncConnectionPool[Conn], tenant: str, work: Callable[[Conn], Awaitable[T]]) -> T:

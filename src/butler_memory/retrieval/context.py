@@ -6,8 +6,8 @@ Fails open for callers: an outage or a timeout is an empty block that says so, n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -17,20 +17,26 @@ from butler_memory.domain.block import Block, Entry, Line, entry_of
 from butler_memory.domain.clock import new_id
 from butler_memory.domain.kinds import ContextStatus, MemoryType, SearchMode
 from butler_memory.domain.ranking import Candidate, Scored, above_floor, by_composite, in_order_of_trust, with_names
-from butler_memory.domain.requests import QUERY_BYTES, BuildContext, session_uuid
+from butler_memory.domain.requests import BATCH_CONTEXTS, QUERY_BYTES, BuildContext, session_uuid
 from butler_memory.errors import RateLimited, Unavailable
-from butler_memory.postgres.search import Asked, Found, Gating, Question, ranked_many
+from butler_memory.postgres.database import Conn
+from butler_memory.postgres.search import Filters, Found, Gating, Question, ranked_many
 from butler_memory.postgres.served import ServedContext
-from butler_memory.retrieval.reader import Reader, filters_for
+from butler_memory.retrieval.reader import Embedded, Reader, filters_for
 from butler_memory.security.principal import Principal, own_butler
 
-# A session that waits longer than this for its memory starts without.
+# A session that waits longer than this for its memory starts without. A batch may take longer, by its questions.
 PATIENCE_SECONDS = 2.0
+FURTHER_QUESTION_SECONDS = 0.1
+LONGEST_PATIENCE_SECONDS = 20.0
+# A batch of ordinary size is one round trip (C8). A larger one goes on in small steps: a deadline takes only the last.
+FIRST_STEP = BATCH_CONTEXTS
+FURTHER_STEP = 10
 # In characters: about what the embedding model reads to the end.
 LONG_PROMPT = 1000
 HEAD_AND_TAIL = "\n…\n"
 
-NO_MODEL = "no_embedding_model"
+TIMEOUT = "timeout"
 PROMPT_CUT = "prompt_cut"
 
 
@@ -56,6 +62,18 @@ class Context:
 
 
 @dataclass(frozen=True)
+class _Key:
+    """What makes two questions the same one."""
+
+    text: str
+    filters: Filters
+
+    @property
+    def gating(self) -> Gating:
+        return Gating.BEST_OF_EACH if self.text else Gating.NEWEST_OF_EACH
+
+
+@dataclass(frozen=True)
 class _Wanted:
     """One request, with the prompt as it is used and the butler it is for."""
 
@@ -63,40 +81,80 @@ class _Wanted:
     request: BuildContext
     prompt: str
     budget: int
+    filters: Filters
 
     @property
-    def parts(self) -> list[str]:
+    def keys(self) -> list[_Key]:
         """What is asked: the prompt, and of a long one its first and last line too.
 
         The model reads only the beginning of a long text, and in a pasted log the question's words are few.
         """
-        if len(self.prompt) <= LONG_PROMPT:
-            return [self.prompt]
-        lines = [line.strip()[:LONG_PROMPT] for line in self.prompt.splitlines() if line.strip()]
-        return list(dict.fromkeys([self.prompt, lines[0], lines[-1]]))
+        parts = [self.prompt]
+        if len(self.prompt) > LONG_PROMPT:
+            lines = [line.strip()[:LONG_PROMPT] for line in self.prompt.splitlines() if line.strip()]
+            parts += [lines[0], lines[-1]]
+        return [_Key(part, self.filters) for part in dict.fromkeys(parts)]
 
     @property
     def is_cut(self) -> bool:
         return self.prompt != self.request.trigger_prompt
 
 
+@dataclass
+class _Answers:
+    """What has been found until the deadline, and why there is not more."""
+
+    found: dict[_Key, tuple[Embedded, Found]] = field(default_factory=dict)
+    failure: str = ""
+
+
 async def contexts(
     reader: Reader, who: Principal, requests: Sequence[BuildContext], now: datetime, *, log: bool = True
 ) -> list[Context]:
-    """One embedding batch and one round trip to the database for all of them (C8)."""
-    wanted = [_wanted(reader, who, request) for request in requests]
+    """One embedding batch and one round trip to the database for all of them (C8); what is in time is kept."""
+    wanted = [_wanted(reader, who, request, now) for request in requests]
+    answers = await _answers(reader, who.tenant, list(dict.fromkeys(key for each in wanted for key in each.keys)))
+    return [
+        _context(reader, each, [answers.found[key] for key in each.keys], now, log=log)
+        if all(key in answers.found for key in each.keys)
+        else failed(answers.failure, reader.counter.name)
+        for each in wanted
+    ]
+
+
+async def _answers(reader: Reader, tenant: str, keys: Sequence[_Key]) -> _Answers:
+    """Each question asked once, however many requests it belongs to."""
+    answers = _Answers()
+    if not keys:
+        return answers
     try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            parts = [(each, part) for each in wanted for part in each.parts]
-            asked = await reader.asked_many([part for _, part in parts])
-            questions = [_question(reader, each, one, now) for (each, _), one in zip(parts, asked, strict=True)]
-            found = await reader.database.read(who.tenant, lambda conn: ranked_many(conn, who.tenant, questions))
+        async with asyncio.timeout(patience(len(keys))):
+            embedded = dict(zip(keys, await reader.asked_many([key.text for key in keys]), strict=True))
+            await reader.database.read(tenant, lambda conn: _find(conn, tenant, reader, embedded, answers))
     except (Unavailable, RateLimited) as error:
-        return [_failed(reader, error.reason or error.code) for _ in wanted]
+        answers.failure = error.reason or error.code
     except TimeoutError:
-        return [_failed(reader, "timeout") for _ in wanted]
-    answers = iter(zip(asked, found, strict=True))
-    return [_context(reader, each, [next(answers) for _ in each.parts], now, log=log) for each in wanted]
+        answers.failure = TIMEOUT
+    return answers
+
+
+async def _find(conn: Conn, tenant: str, reader: Reader, embedded: Mapping[_Key, Embedded], answers: _Answers) -> None:
+    """Goes on where it was, should the connection be lost on the way."""
+    missing = [key for key in embedded if key not in answers.found]
+    for step in _steps(missing):
+        questions = [_question(reader, key, embedded[key]) for key in step]
+        for key, found in zip(step, await ranked_many(conn, tenant, questions), strict=True):
+            answers.found[key] = (embedded[key], found)
+
+
+def _steps(keys: Sequence[_Key]) -> Iterator[Sequence[_Key]]:
+    yield keys[:FIRST_STEP]
+    for start in range(FIRST_STEP, len(keys), FURTHER_STEP):
+        yield keys[start : start + FURTHER_STEP]
+
+
+def patience(questions: int) -> float:
+    return min(LONGEST_PATIENCE_SECONDS, PATIENCE_SECONDS + FURTHER_QUESTION_SECONDS * max(0, questions - 1))
 
 
 async def again(reader: Reader, who: Principal, served: ServedContext, now: datetime) -> Context | None:
@@ -108,11 +166,12 @@ async def again(reader: Reader, who: Principal, served: ServedContext, now: date
     return (await contexts(reader, speaker, [request], now, log=False))[0]
 
 
-def _wanted(reader: Reader, who: Principal, request: BuildContext) -> _Wanted:
+def _wanted(reader: Reader, who: Principal, request: BuildContext, now: datetime) -> _Wanted:
     speaker = replace(who, butler=own_butler(who, request.butler))
     given = request.token_budget
     budget = reader.settings.retrieval.context_token_budget if given is None else given
-    return _Wanted(speaker, request, cut_prompt(request.trigger_prompt), budget)
+    filters = filters_for(speaker, None, tuple(MemoryType), now, reader.threshold(None))
+    return _Wanted(speaker, request, cut_prompt(request.trigger_prompt), budget, filters)
 
 
 def cut_prompt(prompt: str) -> str:
@@ -125,18 +184,17 @@ def cut_prompt(prompt: str) -> str:
     return head + HEAD_AND_TAIL + tail
 
 
-def _question(reader: Reader, wanted: _Wanted, asked: Asked, now: datetime) -> Question:
-    filters = filters_for(wanted.who, None, tuple(MemoryType), now, reader.threshold(None))
-    gating = Gating.BEST_OF_EACH if wanted.prompt else Gating.NEWEST_OF_EACH
-    return reader.question(asked, filters, SearchMode.HYBRID, reader.settings.retrieval.gate, gating)
+def _question(reader: Reader, key: _Key, embedded: Embedded) -> Question:
+    return reader.question(embedded, key.filters, SearchMode.HYBRID, reader.settings.retrieval.gate, key.gating)
 
 
-def _failed(reader: Reader, reason: str) -> Context:
-    return Context("", ContextStatus.DEGRADED, (reason,), 0, reader.counter.name, None)
+def failed(reason: str, tokenizer: str) -> Context:
+    """What a caller gets instead of an error (C6)."""
+    return Context("", ContextStatus.DEGRADED, (reason,), 0, tokenizer, None)
 
 
 def _context(
-    reader: Reader, wanted: _Wanted, answers: Sequence[tuple[Asked, Found]], now: datetime, *, log: bool
+    reader: Reader, wanted: _Wanted, answers: Sequence[tuple[Embedded, Found]], now: datetime, *, log: bool
 ) -> Context:
     retrieval = reader.settings.retrieval
     scored = _chosen(reader, wanted, _merged(answers), now)
@@ -157,7 +215,7 @@ def _context(
     return context
 
 
-def _merged(answers: Sequence[tuple[Asked, Found]]) -> list[Candidate]:
+def _merged(answers: Sequence[tuple[Embedded, Found]]) -> list[Candidate]:
     """Each memory as the part of the prompt sees it that it fits best."""
     best: dict[UUID, Candidate] = {}
     for asked, found in answers:
@@ -184,9 +242,8 @@ def _chosen(
     return chosen
 
 
-def _degraded(wanted: _Wanted, asked: Asked) -> tuple[str, ...]:
-    without_model = [NO_MODEL] if wanted.prompt and asked.vector is None else []
-    return (*without_model, *([PROMPT_CUT] if wanted.is_cut else []))
+def _degraded(wanted: _Wanted, asked: Embedded) -> tuple[str, ...]:
+    return (*([asked.lacking] if asked.lacking else []), *([PROMPT_CUT] if wanted.is_cut else []))
 
 
 def _status(made: Block, degraded: tuple[str, ...]) -> ContextStatus:

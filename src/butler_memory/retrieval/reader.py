@@ -10,7 +10,7 @@ from datetime import datetime
 from butler_memory.domain.kinds import MemoryType, SearchMode
 from butler_memory.domain.ranking import Recipe
 from butler_memory.embedding.counting import TokenCounter
-from butler_memory.embedding.ports import Embedder
+from butler_memory.embedding.ports import Embedder, Vector
 from butler_memory.errors import Unavailable
 from butler_memory.postgres.database import Database
 from butler_memory.postgres.search import Asked, Filters, Gating, Question
@@ -21,6 +21,19 @@ from butler_memory.settings import MemorySettings
 
 # A reader waits longer than a writer: an answer by keywords alone is worse than one a moment later.
 PATIENCE_SECONDS = 1.0
+# And longer for each further text: about what the model takes for one of full length (docs/decisions/0002).
+FURTHER_TEXT_SECONDS = 0.05
+LONGEST_PATIENCE_SECONDS = 10.0
+
+NO_MODEL = "no_embedding_model"
+EMBEDDING_TIMEOUT = "embedding_timeout"
+
+
+@dataclass(frozen=True)
+class Embedded(Asked):
+    """A question, and why it has no vector where it should have one."""
+
+    lacking: str = ""
 
 
 @dataclass(frozen=True)
@@ -36,15 +49,20 @@ class Reader:
     async def asked(self, text: str) -> Asked:
         return (await self.asked_many([text]))[0]
 
-    async def asked_many(self, texts: Sequence[str]) -> list[Asked]:
-        """Each question with its vector, or without one if there is no model (S12) or nothing to embed."""
+    async def asked_many(self, texts: Sequence[str]) -> list[Embedded]:
+        """Each question with its vector, or without one if the model is missing or slow (S12) or nothing is asked."""
         wanted = list(dict.fromkeys(text for text in texts if text))
+        made: list[Vector] = []
+        lacking = ""
         try:
-            made = await asyncio.wait_for(self.embedder.embed(wanted), PATIENCE_SECONDS) if wanted else []
-        except (Unavailable, TimeoutError):
-            made = []
+            made = await asyncio.wait_for(self.embedder.embed(wanted), patience(len(wanted))) if wanted else []
+        except TimeoutError:
+            lacking = EMBEDDING_TIMEOUT
+        except Unavailable:
+            lacking = NO_MODEL
         vectors = dict(zip(wanted, made, strict=False))
-        return [Asked(text, vectors.get(text), self.embedder.version) for text in texts]
+        version = self.embedder.version
+        return [Embedded(text, vectors.get(text), version, lacking if text else "") for text in texts]
 
     def question(
         self, asked: Asked, filters: Filters, mode: SearchMode, gate: int, gating: Gating = Gating.BEST
@@ -55,6 +73,10 @@ class Reader:
 
     def threshold(self, asked: float | None) -> float:
         return self.settings.facts.retrieval_confidence_threshold if asked is None else asked
+
+
+def patience(texts: int) -> float:
+    return min(LONGEST_PATIENCE_SECONDS, PATIENCE_SECONDS + FURTHER_TEXT_SECONDS * max(0, texts - 1))
 
 
 def filters_for(
