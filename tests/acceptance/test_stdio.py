@@ -68,6 +68,13 @@ def storing(content: bytes) -> bytes:
     return b'{"jsonrpc":"2.0","id":4,"method":"tools/call","params":' + call + b"}"
 
 
+def test_c6_over_stdio_half_a_character_in_a_prompt_is_mended(wire: Wire) -> None:
+    call = b'{"name":"memory_context","arguments":{"trigger_prompt":"cut emoji \\ud83d"}}'
+    answer = wire.request(b'{"jsonrpc":"2.0","id":5,"method":"tools/call","params":' + call + b"}")
+    assert answer["result"]["_meta"]["status"] in ("ok", "empty", "degraded")
+    assert answer["result"]["isError"] is False
+
+
 def test_t4_over_stdio_every_line_is_answered_in_our_shape_under_its_id(wire: Wire) -> None:
     for half in (rb"cut emoji \ud83d", b"cut emoji \xf0\x9f"):
         answer = wire.request(storing(half))

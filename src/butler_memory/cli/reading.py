@@ -35,6 +35,7 @@ _UNAVAILABLE = 5  # as in app.EXIT_CODES
 
 MISSING = {
     "no_embedding_model": "There is no embedding model here, so only words were compared; 'butler-memory up' gets it.",
+    "embedding_timeout": "The embedding model is busy, so only words were compared.",
     "prompt_cut": "The prompt is long, so only its beginning and its end were looked at.",
 }
 NOTHING_TO_SAY = "nothing that is remembered matters here"

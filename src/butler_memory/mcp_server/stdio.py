@@ -12,6 +12,7 @@ from typing import Any, cast
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
 
+from butler_memory.mcp_server.fail_open import mended
 from butler_memory.mcp_server.framing import refusal
 
 _LINES_AHEAD = 8
@@ -20,7 +21,8 @@ _LINES_AHEAD = 8
 @asynccontextmanager
 async def stdio_streams() -> AsyncIterator[tuple[Any, Any]]:
     async def readable() -> AsyncIterator[str]:
-        async for line in _standard_input():
+        async for given in _standard_input():
+            line = given if refusal(given) is None else mended(given)
             answer = refusal(line)
             if answer is None:
                 yield line.decode()

@@ -46,7 +46,7 @@ class Reader:
     counter: TokenCounter
     recipe: Recipe
 
-    async def asked(self, text: str) -> Asked:
+    async def asked(self, text: str) -> Embedded:
         return (await self.asked_many([text]))[0]
 
     async def asked_many(self, texts: Sequence[str]) -> list[Embedded]:

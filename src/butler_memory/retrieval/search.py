@@ -52,7 +52,7 @@ async def search(reader: Reader, who: Principal, request: SearchMemories, now: d
     gate = max(limit, reader.settings.retrieval.gate) if composite else limit
     question = reader.question(asked, filters, mode, gate)
     found = await reader.database.read(who.tenant, lambda conn: _ranked(conn, who, request, question))
-    degraded = [] if asked.vector is not None or mode is SearchMode.KEYWORD else ["no_embedding_model"]
+    degraded = [asked.lacking] if asked.lacking and mode is not SearchMode.KEYWORD else []
     if composite:
         scored = by_composite(found.candidates, reader.settings.weights_of(who.butler), now)
     else:
@@ -70,7 +70,7 @@ async def recall(reader: Reader, who: Principal, request: RecallMemories, now: d
     found = await reader.database.read(who.tenant, lambda conn: table.ranked(conn, who.tenant, question))
     relevant = above_floor(with_names(found.candidates, request.topic), retrieval.floor)
     scored = by_composite(relevant, reader.settings.weights_of(who.butler), now)
-    degraded = [] if asked.vector is not None else ["no_embedding_model"]
+    degraded = [asked.lacking] if asked.lacking else []
     below = len(found.candidates) - len(relevant)
     return _answer(reader, who, scored[:limit], "composite", found, below, degraded, now)
 
