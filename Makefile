@@ -2,7 +2,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: up test check clean bench-embedding
+# The quality bench's data, where it lies beside the project; what ARGS says comes after it and wins.
+BENCH_DATA := $(wildcard ../shared/bench)
+QUALITY_ARGS := $(if $(BENCH_DATA),--locomo $(BENCH_DATA)/locomo_dev.json --precision $(BENCH_DATA)/precisionmembench)
+
+.PHONY: up test check clean bench-embedding bench-quality bench-speed
 
 up: .venv/.installed
 	@$(BIN)/butler-memory up $(ARGS)
@@ -19,6 +23,12 @@ check: .venv/.dev
 bench-embedding: .venv/.dev
 	@$(BIN)/python bench/embedding.py $(ARGS)
 
+bench-quality: .venv/.bench
+	@$(BIN)/python bench/quality.py $(QUALITY_ARGS) $(ARGS)
+
+bench-speed: .venv/.bench
+	@$(BIN)/python bench/speed.py $(ARGS)
+
 .venv/.installed: pyproject.toml
 	@echo "Setting up .venv (a minute the first time)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
@@ -29,6 +39,11 @@ bench-embedding: .venv/.dev
 .venv/.dev: .venv/.installed
 	@echo "Adding the test tools"
 	@$(BIN)/pip install -q --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+.venv/.bench: .venv/.installed
+	@echo "Adding matplotlib for the plots"
+	@$(BIN)/pip install -q --disable-pip-version-check -e '.[bench]'
 	@touch $@
 
 clean:

@@ -1,6 +1,6 @@
 """How well does it find things? Evidence recall on LoCoMo-format conversations, exact sets on PrecisionMemBench.
 
-    make bench-quality ARGS="--locomo FILE --precision DIRECTORY"
+    make bench-quality ARGS="--locomo FILE --precision DIRECTORY [--by-category]"
 
 Everything runs through the engine (`memory_search`, `memory_recall`) on a database of its own; BM25 and grep are
 computed beside it over the same texts.
@@ -39,13 +39,31 @@ console = Console()
 
 Search = Callable[[Principal, str], Awaitable[list[str]]]
 
+PLAIN = Recipe(mean_shift=0, neighbours=0)
+# Each part of the default by itself, so that its gain is seen.
 RECIPES: dict[str, tuple[Recipe, str]] = {
-    "dense": (Recipe(mean_shift=0, neighbours=0), "semantic"),
-    "keyword": (Recipe(), "keyword"),
-    "rrf k=60": (Recipe(fusion=Fusion.RRF, mean_shift=0, neighbours=0), "hybrid"),
-    "convex": (Recipe(mean_shift=0, neighbours=0), "hybrid"),
+    "dense": (PLAIN, "semantic"),
+    "dense + mean": (Recipe(neighbours=0), "semantic"),
+    "keyword": (PLAIN, "keyword"),
+    "rrf k=60": (replace(PLAIN, fusion=Fusion.RRF), "hybrid"),
+    "convex": (PLAIN, "hybrid"),
     "convex + mean": (Recipe(neighbours=0), "hybrid"),
-    "default": (Recipe(), "hybrid"),
+    "convex + neighbours": (Recipe(mean_shift=0), "hybrid"),
+    "default (both)": (Recipe(), "hybrid"),
+}
+# As LoCoMo numbers its questions.
+CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
+# Published by PrecisionMemBench (tenurehq/precisionMemBench, arXiv 2605.11325) on the same data: precision, recall.
+PEERS = {
+    "tenure": (1.00, 1.00),
+    "open-knowledge-format": (0.47, 0.91),
+    "supermemory": (0.22, 0.71),
+    "agentmemory": (0.17, 0.97),
+    "zep": (0.09, 0.95),
+    "plain vector": (0.09, 1.00),
+    "hindsight": (0.06, 1.00),
+    "mem0": (0.06, 0.99),
+    "cognee": (0.05, 0.92),
 }
 
 
@@ -147,13 +165,13 @@ class Tally:
         row["hit@10"] = float(bool(gold & set(found[:10])))
         first = next((n for n, turn in enumerate(found, 1) if turn in gold), None)
         row["MRR"] = 1 / first if first else 0.0
-        for key in ("all", f"category {category}"):
+        for key in ("all", CATEGORIES.get(category, f"category {category}")):
             self.rows[key].append(row)
 
     def means(self) -> dict[str, dict[str, float]]:
         return {
             key: {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]} | {"n": len(rows)}
-            for key, rows in sorted(self.rows.items())
+            for key, rows in sorted(self.rows.items(), key=lambda item: (item[0] != "all", item[0]))
         }
 
 
@@ -282,39 +300,77 @@ async def wait_for_vectors(engine: Engine, principals: list[Principal]) -> None:
             await asyncio.sleep(0.2)
 
 
-def show(report: dict[str, Any]) -> None:
+def show(report: dict[str, Any], *, by_category: bool) -> None:
     if "locomo" in report:
-        table = Table(title="LoCoMo: share of gold turns found")
-        for column in ("", *next(iter(report["locomo"].values()))["all"]):
-            table.add_column(column)
-        for name, parts in report["locomo"].items():
-            table.add_row(name, *(f"{value:.3f}" if key != "n" else str(value) for key, value in parts["all"].items()))
-        console.print(table)
+        console.print(_locomo_table(report["locomo"], by_category=by_category))
     if "precision" in report:
-        table = Table(title="PrecisionMemBench: memory_recall")
-        shown = {k: v for k, v in report["precision"].items() if k != "misses"}
-        for column in shown:
-            table.add_column(column)
-        table.add_row(*(f"{v:.3f}" if isinstance(v, float) else str(v) for v in shown.values()))
-        console.print(table)
+        console.print(_precision_table(report["precision"]))
+
+
+def _locomo_table(locomo: dict[str, Any], *, by_category: bool) -> Table:
+    """One row per recipe, or with `by_category` one for each kind of question too."""
+    table = Table("", "questions", title="LoCoMo: share of gold turns found", title_justify="left")
+    for column in next(iter(locomo.values()))["all"]:
+        table.add_column(column, justify="right")
+    for name, parts in locomo.items():
+        for kind, means in parts.items():
+            if by_category or kind == "all":
+                table.add_row(name, kind, *(str(v) if column == "n" else f"{v:.3f}" for column, v in means.items()))
+        if by_category:
+            table.add_section()
+    return table
+
+
+def _precision_table(precision: dict[str, Any]) -> Table:
+    shown = {name: value for name, value in precision.items() if name != "misses"}
+    table = Table("", *shown, title="PrecisionMemBench; below the line: as published", title_justify="left")
+    table.add_row("memory_recall, this run", *(f"{v:.3f}" if isinstance(v, float) else str(v) for v in shown.values()))
+    table.add_section()
+    for name, (of_found, of_wanted) in PEERS.items():
+        published = {"precision": f"{of_found:.2f}", "recall": f"{of_wanted:.2f}"}
+        table.add_row(name, *(published.get(column, "") for column in shown))
+    table.caption = "Published: tenurehq/precisionMemBench, arXiv 2605.11325, same data; not run here."
+    return table
 
 
 def plot(report: dict[str, Any], file: Path) -> None:
-    """Bars of recall by depth; needs matplotlib, and says so instead of failing."""
+    """Recall by depth, and precision against recall; needs matplotlib, and says so instead of failing."""
     try:
         import matplotlib
     except ImportError:
-        console.print("No plot: 'pip install matplotlib' adds it.")
+        console.print("No plot: 'pip install -e .[bench]' adds matplotlib.")
         return
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(9, 4))
-    for n, (name, parts) in enumerate(report.get("locomo", {}).items()):
-        axes.bar([k + n * 0.12 for k in range(len(DEPTHS))], [parts["all"][f"R@{d}"] for d in DEPTHS], 0.11, label=name)
-    axes.set_xticks([k + 0.4 for k in range(len(DEPTHS))], [f"R@{d}" for d in DEPTHS])
-    axes.legend(fontsize=7)
-    figure.savefig(file)
+    draw = {"locomo": _plot_locomo, "precision": _plot_precision}
+    parts = [part for part in draw if part in report]
+    figure, axes = pyplot.subplots(1, len(parts), figsize=(8 * len(parts), 5), squeeze=False, layout="constrained")
+    for part, place in zip(parts, axes[0], strict=True):
+        draw[part](report[part], place)
+    figure.savefig(file, dpi=110)
+    pyplot.close(figure)
+
+
+def _plot_locomo(locomo: dict[str, Any], axes: Any) -> None:
+    width = 0.85 / len(locomo)
+    for n, (name, parts) in enumerate(locomo.items()):
+        places = [depth + n * width for depth in range(len(DEPTHS))]
+        axes.bar(places, [parts["all"][f"R@{d}"] for d in DEPTHS], width * 0.95, label=name)
+    axes.set_xticks([depth + 0.4 for depth in range(len(DEPTHS))], [f"R@{d}" for d in DEPTHS])
+    axes.set(title="LoCoMo: share of gold turns found", ylim=(0, 1))
+    axes.legend(fontsize=7, ncols=4, loc="upper left")
+
+
+def _plot_precision(precision: dict[str, Any], axes: Any) -> None:
+    sides = {"ours": (precision["precision"], precision["recall"]), **PEERS}
+    for shift, name in enumerate(("precision", "recall")):
+        places = [n + shift * 0.4 for n in range(len(sides))]
+        axes.bar(places, [values[shift] for values in sides.values()], 0.38, label=name)
+    ticks = [name.replace("-", "\n").replace(" ", "\n") for name in sides]
+    axes.set_xticks([n + 0.2 for n in range(len(sides))], ticks, fontsize=7)
+    axes.set(title="PrecisionMemBench: ours as measured, the others as published", ylim=(0, 1.2))
+    axes.legend(fontsize=7, ncols=2, loc="upper right")
 
 
 async def run(arguments: argparse.Namespace) -> None:
@@ -329,14 +385,22 @@ async def run(arguments: argparse.Namespace) -> None:
             if arguments.locomo:
                 report["locomo"] = await bench_locomo(engine, arguments.locomo)
             report["seconds"] = round(time.perf_counter() - began, 1)
-    show(report)
-    (RESULTS / "quality.json").write_text(json.dumps(report, indent=2))
+    show(report, by_category=arguments.by_category)
+    (RESULTS / "quality.json").write_text(json.dumps(report, indent=2) + "\n")
     plot(report, RESULTS / "quality.png")
     console.print(f"Written to {RESULTS}")
 
 
-if __name__ == "__main__":
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--locomo", type=Path, help="a JSON file in LoCoMo's format")
     parser.add_argument("--precision", type=Path, help="the directory of PrecisionMemBench's JSON files")
-    asyncio.run(run(parser.parse_args()))
+    parser.add_argument("--by-category", action="store_true", help="a row for each kind of LoCoMo question")
+    arguments = parser.parse_args()
+    if not (arguments.locomo or arguments.precision):
+        parser.error("give --locomo or --precision or both: docs/benchmarks.md says where the data is")
+    return arguments
+
+
+if __name__ == "__main__":
+    asyncio.run(run(parse()))
