@@ -16,11 +16,12 @@ import re
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from rich.console import Console
 from rich.progress import Progress, track
@@ -29,9 +30,11 @@ from rich.table import Table
 from butler_memory.bootstrap import Engine, open_engine
 from butler_memory.domain.kinds import Role
 from butler_memory.domain.ranking import Fusion, Recipe
+from butler_memory.domain.requests import StoreFact, parse
 from butler_memory.memory import Memory
 from butler_memory.security.principal import Principal
 from butler_memory.settings import load
+from butler_memory.writing import facts
 
 DEPTHS = (5, 10, 20)
 RESULTS = Path(__file__).parent / "results"
@@ -51,6 +54,10 @@ RECIPES: dict[str, tuple[Recipe, str]] = {
     "convex + neighbours": (Recipe(mean_shift=0), "hybrid"),
     "default (both)": (Recipe(), "hybrid"),
 }
+# Where the data has observations, they are stored as facts with the turns that they were made from as evidence.
+WITH_FACTS = {"with facts": Recipe(cited=0), "with facts (default)": Recipe()}
+# Facts stand between the episodes in these answers; so many results hold twenty episodes.
+AMONG_FACTS = 80
 # As LoCoMo numbers its questions.
 CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
 # Published by PrecisionMemBench (tenurehq/precisionMemBench, arXiv 2605.11325) on the same data: precision, recall.
@@ -76,6 +83,7 @@ class Conversation:
     turns: dict[str, str]  # turn id -> "speaker: text [caption]"
     sessions: dict[str, str]
     questions: list[tuple[str, set[str], int]]
+    observations: list[tuple[str, str, list[str]]]  # who, what, from which turns
 
 
 def read_locomo(file: Path) -> list[Conversation]:
@@ -95,7 +103,17 @@ def _conversation(item: dict[str, Any]) -> Conversation:
         gold = {e for e in qa.get("evidence", []) if e in turns}
         if gold:  # labels that do not resolve are skipped, as the data's notes say
             questions.append((qa["question"], gold, qa["category"]))
-    return Conversation(item["sample_id"], turns, sessions, questions)
+    return Conversation(item["sample_id"], turns, sessions, questions, _observations(item, turns))
+
+
+def _observations(item: dict[str, Any], turns: dict[str, str]) -> list[tuple[str, str, list[str]]]:
+    made = []
+    for session in item.get("observation", {}).values():
+        for speaker, said in session.items():
+            for text, evidence in said:
+                named = evidence if isinstance(evidence, list) else [evidence]
+                made.append((speaker, text, [turn for turn in named if turn in turns]))
+    return made
 
 
 async def load_conversation(
@@ -130,15 +148,38 @@ async def bench_locomo(engine: Engine, file: Path) -> dict[str, Any]:
         loaded = [(c, *await load_conversation(engine, c, progress)) for c in conversations]
     await wait_for_vectors(engine, [who for _, who, _ in loaded])
     report: dict[str, Any] = {}
-    for name in [*RECIPES, "BM25", "grep"]:
-        tally = Tally()
-        for conversation, who, ids in loaded:
-            search = await searcher(engine, name, conversation, ids)
-            for question, gold, category in conversation.questions:
-                tally.add(await search(who, question), gold, category)
-        report[name] = tally.means()
-        console.print(f"  {name}: R@5 {report[name]['all']['R@5']:.3f}  R@10 {report[name]['all']['R@10']:.3f}")
+
+    async def measure(names: Iterable[str]) -> None:
+        for name in names:
+            report[name] = (await tallied(engine, name, loaded)).means()
+            console.print(f"  {name}: R@5 {report[name]['all']['R@5']:.3f}  R@10 {report[name]['all']['R@10']:.3f}")
+
+    await measure([*RECIPES, "BM25", "grep"])
+    if any(conversation.observations for conversation in conversations):
+        for loaded_one in track(loaded, "facts", console=console, transient=True):
+            await store_observations(engine, *loaded_one)
+        await measure(WITH_FACTS)
     return report
+
+
+Loaded = tuple[Conversation, Principal, dict[str, str]]
+
+
+async def tallied(engine: Engine, name: str, loaded: Sequence[Loaded]) -> Tally:
+    tally = Tally()
+    for conversation, who, ids in loaded:
+        search = await searcher(engine, name, conversation, ids)
+        for question, gold, category in conversation.questions:
+            tally.add(await search(who, question), gold, category)
+    return tally
+
+
+async def store_observations(engine: Engine, conversation: Conversation, who: Principal, ids: dict[str, str]) -> None:
+    episodes = {turn: UUID(identity) for identity, turn in ids.items()}
+    for speaker, text, turns in conversation.observations:
+        given = {"subject": speaker, "predicate": "note", "content": text, "source_kind": "imported"}
+        evidence = [episodes[turn] for turn in turns]
+        await facts.store_fact(engine.desk, who, parse(StoreFact, given), engine.clock(), evidence)
 
 
 async def searcher(engine: Engine, name: str, conversation: Conversation, ids: dict[str, str]) -> Search:
@@ -146,12 +187,14 @@ async def searcher(engine: Engine, name: str, conversation: Conversation, ids: d
         return bm25(conversation.turns)
     if name == "grep":
         return grep(conversation.turns)
-    recipe, mode = RECIPES[name]
+    among_facts = name in WITH_FACTS
+    recipe, mode = (WITH_FACTS[name], "hybrid") if among_facts else RECIPES[name]
     memory = Memory(engine.desk, replace(engine.reader, recipe=recipe), engine.clock)
+    types, limit = (["fact", "episode"], AMONG_FACTS) if among_facts else (["episode"], max(DEPTHS))
 
     async def search(who: Principal, question: str) -> list[str]:
-        found = await memory.search(who, {"query": question, "mode": mode, "types": ["episode"], "limit": max(DEPTHS)})
-        return [ids[result["id"]] for result in found["results"]]
+        found = await memory.search(who, {"query": question, "mode": mode, "types": types, "limit": limit})
+        return [ids[result["id"]] for result in found["results"] if result["type"] == "episode"][: max(DEPTHS)]
 
     return search
 
@@ -391,7 +434,7 @@ async def run(arguments: argparse.Namespace) -> None:
     console.print(f"Written to {RESULTS}")
 
 
-def parse() -> argparse.Namespace:
+def arguments_given() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--locomo", type=Path, help="a JSON file in LoCoMo's format")
     parser.add_argument("--precision", type=Path, help="the directory of PrecisionMemBench's JSON files")
@@ -403,4 +446,4 @@ def parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    asyncio.run(run(parse()))
+    asyncio.run(run(arguments_given()))
