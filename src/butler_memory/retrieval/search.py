@@ -65,13 +65,14 @@ async def recall(reader: Reader, who: Principal, request: RecallMemories, now: d
     retrieval = reader.settings.retrieval
     asked = await reader.asked(request.topic)
     filters = filters_for(who, request.scope, RECALLED, now, reader.threshold(request.min_confidence))
-    limit = request.limit or retrieval.default_limit
-    question = reader.question(asked, filters, SearchMode.HYBRID, max(limit, retrieval.gate))
+    gate = max(request.limit or 0, retrieval.gate)  # who asks for more than the gate lets through, gets it
+    question = reader.question(asked, filters, SearchMode.HYBRID, gate)
     found = await reader.database.read(who.tenant, lambda conn: table.ranked(conn, who.tenant, question))
     relevant = above_floor(with_names(found.candidates, request.topic), retrieval.floor)
     scored = by_composite(relevant, reader.settings.weights_of(who.butler), now)
     degraded = [asked.lacking] if asked.lacking else []
     below = len(found.candidates) - len(relevant)
+    limit = request.limit or retrieval.default_limit
     return _answer(reader, who, scored[:limit], "composite", found, below, degraded, now)
 
 
