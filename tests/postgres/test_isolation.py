@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
@@ -13,6 +13,7 @@ from butler_memory.bootstrap import Engine
 from butler_memory.domain.kinds import MemoryType, Role
 from butler_memory.domain.predicates import Predicate
 from butler_memory.errors import ButlerMemoryError, InvalidInput, NotFound, Unauthenticated, Unavailable
+from butler_memory.mcp_server.tools import TOOLS
 from butler_memory.postgres.database import Conn
 from butler_memory.postgres.provision import Urls
 from butler_memory.security.principal import Principal
@@ -149,10 +150,58 @@ async def test_t3_what_a_tenant_stores_lists_and_counts_touches_no_other(
     assert await everything(urls) == before
 
 
-async def test_t3_search_finds_nothing_of_another_tenant(bob: Caller, hers: dict[str, dict[str, Any]]) -> None:
-    for question in ("search", "recall"):
-        answer = await bob.call(question, {"query" if question == "search" else "topic": "red colour rained brief"})
-        assert answer["results"] == []
+PROMPT = "red colour rained brief"
+READS: dict[str, dict[str, Any]] = {
+    "search": {"query": PROMPT, "scope": "*", "min_confidence": 0},
+    "recall": {"topic": PROMPT, "scope": "*", "min_confidence": 0},
+    "context": {"trigger_prompt": PROMPT, "butler": "health"},
+    "context_batch": {"requests": [{"trigger_prompt": PROMPT}, {}, {"butler": "health"}]},
+}
+
+
+@pytest.mark.parametrize("name", READS)
+async def test_t3_no_read_finds_anything_of_another_tenant(
+    alice: Caller, bob: Caller, hers: dict[str, dict[str, Any]], name: str
+) -> None:
+    words = ("rained", "is red", "be brief")
+    own, foreign = _said(await alice.call(name, READS[name] | _own(name))), _said(await bob.call(name, READS[name]))
+    assert any(word in own for word in words), "it is there"
+    assert not any(word in foreign for word in words)
+
+
+def _own(name: str) -> dict[str, Any]:
+    """What only an admin may ask for is left out where a butler asks."""
+    return {"scope": None} if name in ("search", "recall") else {}
+
+
+def _said(answer: dict[str, Any]) -> str:
+    """Contents and blocks, without ids or ages that could hold a word by chance."""
+    results = answer.get("results", [answer])
+    said = (f"{r.get('subject')} is {r.get('content')} {r.get('block')}" for r in results)
+    return " ".join(said).lower()
+
+
+async def test_t3_what_another_tenant_was_served_is_not_shown(
+    alice: Caller, bob: Caller, hers: dict[str, dict[str, Any]]
+) -> None:
+    served = await alice.call("context", {"trigger_prompt": PROMPT})
+    assert served["block"]
+    assert await bob.memory.served_list(bob.who, None, 50) == []
+    with pytest.raises(NotFound):
+        await bob.memory.served_show(bob.who, UUID(served["served_id"]), compare=True)
+
+
+async def test_t3_a_batch_of_another_tenant_is_its_own(
+    bob: Caller, hers: dict[str, dict[str, Any]], urls: Urls
+) -> None:
+    before = await everything(urls)
+    await bob.call("ingest_batch", {"episodes": [{"content": "It rained", "session_id": "s"}]})
+    assert await everything(urls) == before
+
+
+def test_t3_every_tool_is_tried_against_another_tenant() -> None:
+    stored_and_counted = {"store_fact", "store_rule", "store_episode", "stats", "ingest_batch"}
+    assert {tool.name.removeprefix("memory_") for tool in TOOLS} <= READS.keys() | BY_ID.keys() | stored_and_counted
 
 
 @pytest.mark.parametrize("call", ["fact", "rule"])

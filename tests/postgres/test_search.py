@@ -319,6 +319,19 @@ def _ranks(values: Any) -> list[int]:
     return [1 + int((rounded > value).sum()) for value in rounded]
 
 
+async def test_s6_ties_go_to_the_newer_and_then_by_id(engine: Engine, who: Principal, hands: Hands) -> None:
+    made: list[tuple[int, str]] = []
+    for tick in range(3):
+        for _ in range(10):
+            written = await engine.memory.store_episode(who, {"content": "the same words word1 word2"})
+            made.append((-tick, str(written["id"])))
+        hands.pass_(minutes=1)
+    for mode in ("hybrid", "semantic", "keyword"):
+        answer = await engine.memory.search(who, {"query": "word1 same", "mode": mode, "limit": 20})
+        assert len({result["score"] for result in answer["results"]}) == 1
+        assert [result["id"] for result in answer["results"]] == [identity for _, identity in sorted(made)[:20]]
+
+
 async def top(engine: Engine, who: Principal) -> list[tuple[str, float]]:
     answer = await engine.memory.search(who, {"query": QUERY, "limit": 20})
     return [(r["id"], r["score"]) for r in answer["results"]]
