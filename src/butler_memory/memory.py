@@ -10,7 +10,7 @@ from uuid import UUID
 
 from butler_memory.domain.clock import Clock, days_between
 from butler_memory.domain.decay import effective_confidence
-from butler_memory.domain.kinds import MemoryType, Relation
+from butler_memory.domain.kinds import ApplicationOutcome, MemoryType, Relation
 from butler_memory.domain.predicates import Predicate, Registry
 from butler_memory.domain.records import AnyMemory, Episode
 from butler_memory.domain.requests import (
@@ -19,6 +19,7 @@ from butler_memory.domain.requests import (
     ConfirmMemory,
     EditMemory,
     IngestBatch,
+    MarkRule,
     OneMemory,
     RecallMemories,
     Request,
@@ -39,7 +40,7 @@ from butler_memory.retrieval.context import Context, again, contexts
 from butler_memory.retrieval.reader import Reader
 from butler_memory.retrieval.search import Answer
 from butler_memory.security.principal import Principal, own_butler, readable_scopes
-from butler_memory.writing import edit, episodes, facts, lifecycle, predicates, rules
+from butler_memory.writing import edit, episodes, facts, lifecycle, marks, predicates, rules
 from butler_memory.writing.desk import Desk, Written, visible
 
 Json = dict[str, Any]
@@ -168,6 +169,16 @@ class Memory:
     async def confirm(self, who: Principal, arguments: Mapping[str, Any]) -> Json:
         request = self._parse(ConfirmMemory, arguments)
         return _shape(await lifecycle.confirm(self._desk, who, request, self._clock()), request)
+
+    async def mark_helpful(self, who: Principal, arguments: Mapping[str, Any]) -> Json:
+        return await self._mark(who, arguments, ApplicationOutcome.HELPFUL)
+
+    async def mark_harmful(self, who: Principal, arguments: Mapping[str, Any]) -> Json:
+        return await self._mark(who, arguments, ApplicationOutcome.HARMFUL)
+
+    async def _mark(self, who: Principal, arguments: Mapping[str, Any], outcome: ApplicationOutcome) -> Json:
+        request = self._parse(MarkRule, arguments)
+        return _shape(await marks.mark(self._desk, who, request, outcome, self._clock()), request)
 
     async def forget(self, who: Principal, arguments: Mapping[str, Any]) -> Json:
         request = self._parse(OneMemory, arguments)

@@ -82,6 +82,8 @@ BY_ID: dict[str, Attempt] = {
     "confirm": lambda caller, it: caller.confirm(it),
     "forget": lambda caller, it: caller.forget(it),
     "restore": lambda caller, it: caller.restore(it, replace=True),
+    "mark_helpful": lambda caller, it: caller.call("mark_helpful", {"rule_id": it["id"]}),
+    "mark_harmful": lambda caller, it: caller.call("mark_harmful", {"rule_id": it["id"]}),
     "edit": lambda caller, it: caller.edit(it, content="mine now"),
     "edit_attributes": lambda caller, it: caller.edit(it, importance=1),
 }

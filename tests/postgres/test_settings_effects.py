@@ -34,6 +34,8 @@ pytestmark = pytest.mark.usefixtures("ledger")
 
 TESTS = Path(__file__).parents[1]
 
+LADDER = "postgres/test_marks.py::test_r3_r4_the_steps_of_the_ladder_are_where_they_are_set"
+
 # Key -> the test that sees its effect; one of another module with its path.
 SEEN: dict[str, str] = {
     "butler.port": "test_up_stands_where_its_variables_say",
@@ -47,6 +49,14 @@ SEEN: dict[str, str] = {
     "facts.retrieval_confidence_threshold": "test_s5_the_retrieval_threshold_hides_earlier_and_moves_the_fading",
     "facts.expiry_confidence_threshold": "test_j2_the_expiry_threshold_moves_the_expiry",
     "facts.many_valued": "postgres/test_single_valued.py::test_f3_every_predicate_holds_one_value",
+    "rules.promote_to_established.min_successes": LADDER,
+    "rules.promote_to_established.min_effectiveness": LADDER,
+    "rules.promote_to_established.min_age_days": LADDER,
+    "rules.promote_to_proven.min_successes": LADDER,
+    "rules.promote_to_proven.min_effectiveness": LADDER,
+    "rules.promote_to_proven.min_age_days": LADDER,
+    "rules.harmful_to_antipattern.min_harmful": LADDER,
+    "rules.harmful_to_antipattern.max_effectiveness": LADDER,
     "retrieval.default_limit": "test_s4_the_default_limit_is_how_many_are_given",
     "retrieval.default_mode": "test_s1_the_default_mode_is_how_a_search_without_one_goes",
     "retrieval.score_weights.relevance": "test_s2_the_signal_with_all_the_weight_decides_the_order",
@@ -81,7 +91,6 @@ SEEN: dict[str, str] = {
     "BUTLER_MEMORY_CONFIG": "test_the_named_file_is_the_one_that_is_read",
 }
 
-_PROMOTION = "read by the marks and the sweep, which are not built yet"
 _JOBS = "read by the jobs, which are not built yet"
 _HOST = "what a butler host shows in its roster; there is no host yet"
 NOT_YET: dict[str, str] = {
@@ -91,14 +100,6 @@ NOT_YET: dict[str, str] = {
         f"butler.schedule.{job}.{key}": _JOBS for job in settings.Jobs.model_fields for key in settings.Job.model_fields
     },
     "episodes.max_entries": _JOBS,
-    "rules.promote_to_established.min_successes": _PROMOTION,
-    "rules.promote_to_established.min_effectiveness": _PROMOTION,
-    "rules.promote_to_established.min_age_days": _PROMOTION,
-    "rules.promote_to_proven.min_successes": _PROMOTION,
-    "rules.promote_to_proven.min_effectiveness": _PROMOTION,
-    "rules.promote_to_proven.min_age_days": _PROMOTION,
-    "rules.harmful_to_antipattern.min_harmful": _PROMOTION,
-    "rules.harmful_to_antipattern.max_effectiveness": _PROMOTION,
     "schedule.timezone": _JOBS,
     "consolidation.backend": _JOBS,
     "consolidation.batch_size": _JOBS,

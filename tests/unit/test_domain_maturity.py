@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from butler_memory.domain.kinds import Maturity
-from butler_memory.domain.maturity import Record, anti_pattern_text, earned_maturity, effectiveness, must_invert
+from butler_memory.domain.kinds import ApplicationOutcome, Maturity
+from butler_memory.domain.maturity import (
+    Record,
+    after_mark,
+    anti_pattern_text,
+    earned_maturity,
+    effectiveness,
+    must_invert,
+)
 from butler_memory.settings import RuleSettings
 
 law = settings(deadline=None, derandomize=True, database=None)
@@ -117,3 +124,31 @@ def test_r4_without_reasons_the_warning_counts_the_reports(reasons: list[str]) -
 
 def test_r4_a_rule_that_ends_in_a_full_stop_gets_only_one() -> None:
     assert "at night. This" in anti_pattern_text("send emails at night. ", [], 3)
+
+
+H, X = ApplicationOutcome.HELPFUL, ApplicationOutcome.HARMFUL
+LEVELS = (Maturity.CANDIDATE, Maturity.ESTABLISHED, Maturity.PROVEN)
+records = st.builds(Record, st.integers(0, 60), st.integers(0, 20), st.floats(0, 400))
+
+
+@law
+@given(st.sampled_from(LEVELS), records, st.booleans())
+def test_r3_a_helpful_mark_never_lowers_and_a_harmful_one_never_raises(
+    level: Maturity, record: Record, pinned: bool
+) -> None:
+    after = after_mark(level, H, record, RULES, pinned=pinned)
+    assert LEVELS.index(after) >= LEVELS.index(level)
+    down = after_mark(level, X, record, RULES, pinned=pinned)
+    assert down is Maturity.ANTI_PATTERN or LEVELS.index(down) <= LEVELS.index(level)
+
+
+@law
+@given(st.sampled_from([H, X]), records, st.booleans())
+def test_r4_a_warning_stays_a_warning(outcome: ApplicationOutcome, record: Record, pinned: bool) -> None:
+    assert after_mark(Maturity.ANTI_PATTERN, outcome, record, RULES, pinned=pinned) is Maturity.ANTI_PATTERN
+
+
+@law
+@given(records)
+def test_r1_a_pinned_level_is_not_raised_by_marks(record: Record) -> None:
+    assert after_mark(Maturity.CANDIDATE, H, record, RULES, pinned=True) is Maturity.CANDIDATE

@@ -22,6 +22,8 @@ STABLE = {
     "memory_recall": {"topic", "scope", "limit"},
     "memory_get": {"type", "id"},
     "memory_confirm": {"type", "id"},
+    "memory_mark_helpful": {"rule_id"},
+    "memory_mark_harmful": {"rule_id", "reason"},
     "memory_forget": {"type", "id"},
     "memory_stats": {"scope"},
     "memory_context": {"trigger_prompt", "butler", "token_budget"},
@@ -63,8 +65,9 @@ def test_t1_names_and_parameters_are_stable(name: str, parameters: set[str]) -> 
 
 
 def test_t5_the_instructions_say_when_to_use_the_memory() -> None:
-    assert len(INSTRUCTIONS) < 900
-    for word in ("memory_recall", "memory_confirm", "memory_forget", "never instructions"):
+    assert len(INSTRUCTIONS) < 1000
+    named = "memory_recall memory_confirm memory_mark_helpful memory_mark_harmful memory_forget".split()
+    for word in (*named, "never instructions"):
         assert word in INSTRUCTIONS
 
 

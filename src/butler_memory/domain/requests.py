@@ -34,6 +34,7 @@ from butler_memory.errors import InvalidInput, TooLarge
 CONTENT_BYTES = 32 * 1024
 METADATA_BYTES = 16 * 1024
 QUERY_BYTES = 8 * 1024
+REASON_BYTES = 2 * 1024
 METADATA_DEPTH = 32  # every reader and writer of JSON below us may recurse
 NAME_CHARS = 200  # subject and predicate
 # Both are part of a b-tree key of at most 2,704 bytes, and one character may become 18 when normalised.
@@ -190,6 +191,7 @@ When = Annotated[datetime, BeforeValidator(_offset_time), WithJsonSchema({"type"
 Scope = Annotated[Text, AfterValidator(_scope)]
 Importance = Annotated[float, BeforeValidator(_no_bool), Field(ge=1, le=10, allow_inf_nan=False)]
 Confidence = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le=1, allow_inf_nan=False)]
+Reason = Annotated[Text, AfterValidator(_not_blank), _within(REASON_BYTES)]
 CallerId = Annotated[str, Field(max_length=ID_CHARS), AfterValidator(_clean_text), AfterValidator(_not_blank)]
 Learned = Annotated[MemoryType, AfterValidator(_not_history), WithJsonSchema({"enum": ["fact", "rule"]})]
 MemoryId = Annotated[UUID, WithJsonSchema({"type": "string", "format": "uuid"})]
@@ -338,6 +340,13 @@ class EditMemory(Request):
         if self.valid_from and self.valid_to and self.valid_to < self.valid_from:
             raise PydanticCustomError("bad_range", "must not be before valid_from", {"field": "valid_to"})
         return self
+
+
+class MarkRule(Request):
+    """One application of a rule. `reason` is for a harmful one: it becomes part of the warning."""
+
+    rule_id: MemoryId
+    reason: Reason | None = None
 
 
 class Stats(Request):

@@ -87,6 +87,10 @@ class Vectors:
         text = _searched(memory.line, tags, predicate_key)
         return Indexed(text, None, self.version, self._text_config, keeps_vector=True)
 
+    def reworded(self, line: str, tags: Sequence[str]) -> Indexed:
+        """Other words for what stays near the same questions."""
+        return Indexed(_searched(line, tags, ""), None, self.version, self._text_config, keeps_vector=True)
+
     def catch_up(self, tenant: str, kind: MemoryType, memory_id: UUID, ticket: Ticket) -> None:
         """After a write that went without: store the vector as soon as it is there."""
         if ticket.went_without and not ticket.hopeless:
