@@ -10,9 +10,9 @@ from uuid import UUID
 
 from butler_memory.domain.clock import Clock, days_between
 from butler_memory.domain.decay import effective_confidence
-from butler_memory.domain.kinds import ApplicationOutcome, MemoryType, Relation
+from butler_memory.domain.kinds import ApplicationOutcome, Maturity, MemoryType, Relation
 from butler_memory.domain.predicates import Predicate, Registry
-from butler_memory.domain.records import AnyMemory, Episode
+from butler_memory.domain.records import AnyMemory, Episode, Rule
 from butler_memory.domain.requests import (
     BuildContext,
     BuildContexts,
@@ -229,10 +229,10 @@ def record_shape(memory: AnyMemory, now: datetime) -> Json:
     shape: Json = {"type": memory.type, **vars(memory)}
     if isinstance(memory, Episode):
         return shape | {"consolidated": memory.consolidation_status == "consolidated", "effective_confidence": 1.0}
+    warning = isinstance(memory, Rule) and memory.maturity is Maturity.ANTI_PATTERN  # which does not decay (R4)
+    rate = 0.0 if warning else memory.decay_rate
     return shape | {
-        "effective_confidence": effective_confidence(
-            memory.confidence, memory.decay_rate, memory.last_confirmed_at, now
-        )
+        "effective_confidence": effective_confidence(memory.confidence, rate, memory.last_confirmed_at, now)
     }
 
 

@@ -131,12 +131,21 @@ async def test_r4_without_reasons_the_warning_counts(ask: Caller, rule: Json) ->
     assert (await ask.row(rule))["content"].endswith("because: reported harmful 3 times")
 
 
-async def test_r4_marks_of_a_warning_are_kept_and_it_stays_one(ask: Caller, rule: Json) -> None:
+async def test_r4_marks_of_a_warning_are_kept_and_it_stays_one_that_does_not_decay(
+    ask: Caller, rule: Json, hands: Hands
+) -> None:
     for _ in range(3):
         await harmful(ask, rule, "late")
     await helpful(ask, rule, 30)
     assert await maturity(ask, rule) == "anti_pattern"
     assert await counters(ask, rule) == (33, 30, 3)
+    await ask.in_session("later").confirm(rule)
+    await ask.forget(rule)
+    await ask.restore(rule)
+    await ask.edit(rule, importance=7)
+    hands.pass_(days=2000)
+    row = await ask.row(rule)
+    assert (row["fades_at"], row["expires_at_conf"], row["effective_confidence"]) == (None, None, row["confidence"])
 
 
 async def test_l3_reasons_are_free_text_and_stand_in_the_body(ask: Caller, rule: Json, urls: Urls) -> None:

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from uuid import UUID, uuid5
 
 from butler_memory.domain.decay import crosses_at
-from butler_memory.domain.kinds import MemoryType, WriteOutcome
-from butler_memory.domain.records import AnyMemory, Episode
+from butler_memory.domain.kinds import Maturity, MemoryType, WriteOutcome
+from butler_memory.domain.records import AnyMemory, Episode, Fact, Rule
 from butler_memory.domain.requests import Request, session_uuid
 from butler_memory.domain.text import digest
 from butler_memory.errors import Integrity, NotFound
@@ -59,6 +59,12 @@ class Desk:
             "fades_at": crosses_at(confidence, decay_rate, confirmed, limits.retrieval_confidence_threshold),
             "expires_at_conf": crosses_at(confidence, decay_rate, confirmed, limits.expiry_confidence_threshold),
         }
+
+    def fading_of(self, memory: Fact | Rule, decay_rate: float, confirmed: datetime) -> dict[str, Any]:
+        """The same for a memory that is there; a warning does not decay (R4)."""
+        if isinstance(memory, Rule) and memory.maturity is Maturity.ANTI_PATTERN:
+            return {"fades_at": None, "expires_at_conf": None}
+        return self.decay_columns(memory.confidence, decay_rate, confirmed)
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,7 @@ async def _revise(
     if isinstance(memory, Fact) and "valid_from" in values:
         values["slot"] = await _free_slot(conn, tenant, memory, memory.content or "", values["valid_from"], now)
     rate = values.get("decay_rate", memory.decay_rate)
-    values = values | desk.decay_columns(memory.confidence, rate, memory.last_confirmed_at)
+    values = values | desk.fading_of(memory, rate, memory.last_confirmed_at)
     indexed = desk.vectors.retagged(memory, values["tags"]) if "tags" in values else None
     change = Change(memory.type, memory.id, memory.version + 1, EventType.REVISED, values, indexed=indexed)
     await apply(conn, author_of(who, request, now), [change])

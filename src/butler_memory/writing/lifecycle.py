@@ -165,7 +165,7 @@ async def _restored_rule(conn: Conn, desk: Desk, rule: Rule, replace: bool, now:
     if known and not (replace and known.scope == rule.scope):
         raise _said_already(known, rule)
     values = {"status": RuleStatus.ACTIVE, "superseded_at": None, "last_confirmed_at": now}
-    values |= desk.decay_columns(rule.confidence, rule.decay_rate, now)
+    values |= desk.fading_of(rule, rule.decay_rate, now)
     links = (Link(Relation.SUPERSEDES, MemoryType.RULE, known.id),) if known else ()
     back = Change(MemoryType.RULE, rule.id, rule.version + 1, EventType.RESTORED, values, links=links)
     return [retire_rule(known, now), back] if known else [back]

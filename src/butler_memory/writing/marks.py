@@ -75,7 +75,7 @@ def _marked(desk: Desk, rule: Rule, outcome: ApplicationOutcome, reason: str | N
     if outcome is ApplicationOutcome.HELPFUL:
         confirmed = max(now, rule.last_confirmed_at)
         values |= {"last_confirmed_at": confirmed, "status": RuleStatus.ACTIVE}
-        values |= desk.decay_columns(rule.confidence, rule.decay_rate, confirmed)
+        values |= desk.fading_of(rule, rule.decay_rate, confirmed)
     if outcome is ApplicationOutcome.HARMFUL:
         values["pinned"] = False  # a level that a person set holds until somebody is harmed (R1)
     said = {"reason": reason} if reason else {}

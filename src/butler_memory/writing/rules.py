@@ -108,7 +108,7 @@ def retire_rule(old: Rule, now: datetime) -> Change:
 def confirm_rule(desk: Desk, rule: Rule, now: datetime, links: tuple[Link, ...] = ()) -> Change:
     confirmed = max(now, rule.last_confirmed_at)
     values = {"last_confirmed_at": confirmed, "status": RuleStatus.ACTIVE}
-    values |= desk.decay_columns(rule.confidence, rule.decay_rate, confirmed)
+    values |= desk.fading_of(rule, rule.decay_rate, confirmed)
     return Change(MemoryType.RULE, rule.id, rule.version + 1, EventType.CONFIRMED, values, links=links)
 
 
