@@ -25,6 +25,7 @@ from butler_memory.domain.requests import (
     Request,
     RestoreMemory,
     SearchMemories,
+    SetStanding,
     Stats,
     StoreEpisode,
     StoreFact,
@@ -40,7 +41,7 @@ from butler_memory.retrieval.context import Context, again, contexts
 from butler_memory.retrieval.reader import Reader
 from butler_memory.retrieval.search import Answer
 from butler_memory.security.principal import Principal, own_butler, readable_scopes
-from butler_memory.writing import edit, episodes, facts, lifecycle, marks, predicates, rules
+from butler_memory.writing import edit, episodes, facts, lifecycle, marks, predicates, rules, standing
 from butler_memory.writing.desk import Desk, Written, visible
 
 Json = dict[str, Any]
@@ -179,6 +180,10 @@ class Memory:
     async def _mark(self, who: Principal, arguments: Mapping[str, Any], outcome: ApplicationOutcome) -> Json:
         request = self._parse(MarkRule, arguments)
         return _shape(await marks.mark(self._desk, who, request, outcome, self._clock()), request)
+
+    async def set_standing(self, who: Principal, arguments: Mapping[str, Any]) -> Json:
+        request = self._parse(SetStanding, arguments)
+        return _shape(await standing.set_standing(self._desk, who, request, self._clock()), request)
 
     async def forget(self, who: Principal, arguments: Mapping[str, Any]) -> Json:
         request = self._parse(OneMemory, arguments)

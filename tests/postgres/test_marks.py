@@ -94,17 +94,6 @@ async def test_r3_a_harmful_mark_takes_a_rule_down_at_once(ask: Caller, rule: Js
     assert await maturity(ask, rule) == "candidate", "5 / (5 + 4) is under .6"
 
 
-async def test_r1_a_pinned_level_holds_until_somebody_is_harmed(ask: Caller, rule: Json, urls: Urls) -> None:
-    # Pinning comes with the commands for people; until then by hand, on row and event alike.
-    await rows(urls, "UPDATE memory.rules SET pinned = true WHERE id = %s RETURNING 1", rule["id"])
-    pinned = "payload = jsonb_set(payload, '{set,pinned}', 'true')"
-    await rows(urls, f"UPDATE memory.memory_events SET {pinned} WHERE entity_id = %s RETURNING 1", rule["id"])
-    await helpful(ask, rule, 6)
-    assert await maturity(ask, rule) == "candidate"
-    await harmful(ask, rule)
-    assert not (await ask.row(rule))["pinned"]
-
-
 async def test_r4_a_rule_that_goes_on_doing_harm_becomes_a_warning(ask: Caller, rule: Json, hands: Hands) -> None:
     for reason in ("the client was on holiday", "numbers were wrong", "the client was on holiday"):
         await harmful(ask, rule, reason)

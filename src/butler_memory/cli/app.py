@@ -9,8 +9,9 @@ import sys
 import typer
 from typer.exceptions import TyperException
 
-from butler_memory.cli import database, doctor, memories, predicates, reading, screen, serving, tokens
+from butler_memory.cli import database, doctor, memories, predicates, reading, rules, screen, serving, tokens
 from butler_memory.cli.session import Session, command
+from butler_memory.domain.kinds import Standing
 from butler_memory.errors import ButlerMemoryError, InvalidInput
 
 OK, FAILURE, USAGE, NOT_FOUND, CONFLICT, UNAVAILABLE = range(6)
@@ -44,6 +45,13 @@ def _served_commands() -> typer.Typer:
     group = _group("See what sessions were told, and why.")
     group.command("list")(command(reading.served_list, *MEMORY))
     group.command("show")(command(reading.served_show, *MEMORY))
+    return group
+
+
+def _rule_commands() -> typer.Typer:
+    group = _group("Decide about a rule: its level, whether it is followed, whether a warning was wrong.")
+    for standing in Standing:
+        group.command(standing.value)(command(rules.of(standing), *MEMORY))
     return group
 
 
@@ -91,6 +99,7 @@ def build() -> typer.Typer:
     app.command("restore")(command(memories.restore, *MEMORY))
     app.command("stats")(command(memories.stats, *MEMORY))
     app.add_typer(_served_commands(), name="served")
+    app.add_typer(_rule_commands(), name="rule")
     app.add_typer(_token_commands(), name="token")
     app.add_typer(_predicate_commands(), name="predicates")
     app.add_typer(_database_commands(), name="db")

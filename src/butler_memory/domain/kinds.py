@@ -87,6 +87,16 @@ class ApplicationOutcome(StrEnum):
     NEUTRAL = "neutral"
 
 
+class Standing(StrEnum):
+    """What a person may decide about a rule."""
+
+    PROMOTE = "promote"
+    DEMOTE = "demote"
+    DISABLE = "disable"
+    ENABLE = "enable"
+    UNDO = "undo"
+
+
 class EventType(StrEnum):
     """Everything that can happen to a memory (L2)."""
 

@@ -27,7 +27,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from butler_memory.domain.kinds import MemoryType, Permanence, SearchMode, SourceKind
+from butler_memory.domain.kinds import MemoryType, Permanence, SearchMode, SourceKind, Standing
 from butler_memory.domain.text import key
 from butler_memory.errors import InvalidInput, TooLarge
 
@@ -347,6 +347,13 @@ class MarkRule(Request):
 
     rule_id: MemoryId
     reason: Reason | None = None
+
+
+class SetStanding(Request):
+    """What a person decides about a rule."""
+
+    rule_id: MemoryId
+    standing: Standing
 
 
 class Stats(Request):
