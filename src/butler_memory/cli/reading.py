@@ -75,8 +75,6 @@ def search(
     explain: Explain = False,
 ) -> None:
     """Find memories, most relevant first; without a query the newest."""
-    if types and MemoryType.FACT not in types and (predicate or subject or valid_at):
-        raise typer.BadParameter("--predicate, --subject and --valid-at are for facts")
     arguments = {
         "query": " ".join(query or []),
         "types": types,

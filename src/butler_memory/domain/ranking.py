@@ -34,7 +34,8 @@ CORE_IMPORTANCE = 8.0
 NAMED_COVERS = 0.5
 # Cosine without a shared word must be that much over the floor. Of unrelated pairs 1 to 2 % reach .35 (decision 0006).
 MEANING_ALONE_COSTS = 0.1
-CLEARLY_NEAR = 0.35
+# Cosine that alone is over the default floor.
+CLEARLY_NEAR = FloorSettings().relevance + MEANING_ALONE_COSTS
 
 
 class Fusion(StrEnum):
@@ -122,12 +123,13 @@ def recency(last_referenced_at: datetime | None, created_at: datetime, now: date
 def with_names(candidates: list[Candidate], question: str) -> list[Candidate]:
     """Marks the memories that the question names; a name that many share says little about each."""
     words = stems(question)
-    sharers = Counter(name for candidate in candidates for name in set(candidate.names))
+    names = [frozenset(candidate.names) for candidate in candidates]
+    sharers = Counter(name for own in names for name in own)
 
-    def named(candidate: Candidate) -> float:
-        return max((1 / sharers[name] for name in candidate.names if name <= words), default=0.0)
+    def named(own: frozenset[frozenset[str]]) -> float:
+        return max((1 / sharers[name] for name in own if name <= words), default=0.0)
 
-    return [replace(candidate, named=named(candidate)) for candidate in candidates]
+    return [replace(candidate, named=named(own)) for candidate, own in zip(candidates, names, strict=True)]
 
 
 @lru_cache(maxsize=16_384)
