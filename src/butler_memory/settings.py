@@ -11,13 +11,15 @@ import re
 import tomllib
 import zoneinfo
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
 
 import platformdirs
+from cronsim import CronSim, CronSimError
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
@@ -28,19 +30,15 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 PositiveInt = Annotated[int, Field(ge=1)]
 Secret = Annotated[str, Field(repr=False)]
 FURTHEST_CLOCK_OFFSET = timedelta(days=36_525)  # a century: beyond it, dates run out of their range
-_CRON_FIELD = re.compile(
-    r"([0-9*/,-]|jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec|mon|tue|wed|thu|fri|sat|sun)+", re.IGNORECASE
-)
 _HOST_NAME = re.compile(r"[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]")
 
 
 def _cron(text: str) -> str:
-    fields = text.split()
-    if len(fields) != 5 or not all(_CRON_FIELD.fullmatch(field) for field in fields):
-        raise ValueError(
-            "must be five fields (minute, hour, day, month, weekday) of digits, * / , - and names, like '0 */6 * * *'"
-        )
-    return text
+    with suppress(CronSimError, StopIteration):
+        if len(text.split()) == 5:
+            next(CronSim(text, datetime(2026, 1, 1, tzinfo=UTC)))  # it must also name a time that comes
+            return text
+    raise ValueError("must be five fields (minute, hour, day, month, weekday) that some time fits, like '0 */6 * * *'")
 
 
 def _timezone(name: str) -> str:

@@ -23,7 +23,7 @@ from conftest import MakePrincipal, owner_connection, rows
 
 TABLES = (
     "consolidation_runs embedding_versions episode_tombstones episodes facts idempotency_keys job_runs"
-    " memory_event_bodies memory_events memory_links predicates refs reviews rule_applications rules schedules"
+    " memory_event_bodies memory_events memory_links new_vectors predicates refs reviews rule_applications rules"
     " served_contexts shards tenants tokens"
 ).split()
 # What each table needs for a row of tenant A; the columns of the three big ones come from storing for real.
@@ -32,16 +32,17 @@ SEEDS = """
     INSERT INTO memory.embedding_versions VALUES ('A', 'v', 'm', 384, 'current', now());
     INSERT INTO memory.episode_tombstones VALUES
         ('A', gen_random_uuid(), 'b', NULL, now(), now(), now(), 'expired', 'd');
-    INSERT INTO memory.job_runs VALUES ('A', gen_random_uuid(), 'j', now(), NULL, 'ok', '{}');
+    INSERT INTO memory.job_runs VALUES
+        ('A', gen_random_uuid(), 'reembed', '', now(), now(), 'ok', NULL, '{}');
+    INSERT INTO memory.new_vectors VALUES ('A', 'fact', gen_random_uuid(), 'v', '[1,0]');
     INSERT INTO memory.refs VALUES ('A', 'fact', gen_random_uuid(), 1, now());
     INSERT INTO memory.reviews (tenant_id, id, kind, state, created_at)
         VALUES ('A', gen_random_uuid(), 'proposal', 'open', now());
     INSERT INTO memory.rule_applications (tenant_id, id, rule_id, outcome, actor, applied_at)
         SELECT tenant_id, gen_random_uuid(), id, 'helpful', 'x', now() FROM memory.rules;
-    INSERT INTO memory.schedules VALUES ('A', 'j', now(), NULL, 0, NULL);
     INSERT INTO memory.served_contexts VALUES
         ('A', gen_random_uuid(), 'b', NULL, NULL, now(), 'ok', 1, 1, 't', '[]', '{}');
-    INSERT INTO memory.shards VALUES ('A', 'b', 'k', now(), 0, NULL);
+    INSERT INTO memory.shards VALUES ('A', 'b', 'consolidate', now(), now(), NULL, 0, 0, NULL, NULL, '{}');
 """
 
 
@@ -387,7 +388,7 @@ class TestDirectSql:
                 await conn.execute("SELECT * FROM memory.facts")
 
     async def test_g1_the_worker_sees_what_comes_before_a_tenant_and_no_content(self, urls: Urls) -> None:
-        reachable = {"tokens", "shards", "schedules", "job_runs"}
+        reachable = {"tokens", "shards", "job_runs"}
         async with await psycopg.AsyncConnection.connect(urls.worker) as conn:
             for name in TABLES:
                 found = await self.count(conn, name)

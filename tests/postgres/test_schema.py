@@ -46,10 +46,14 @@ ENUM_COLUMNS: dict[str, type[StrEnum]] = {
     "predicates.sensitivity": kinds.Sensitivity,
     "idempotency_keys.type": kinds.MemoryType,
     "reviews.entity_type": kinds.MemoryType,
+    "shards.kind": kinds.JobName,
+    "job_runs.job": kinds.JobName,
+    "job_runs.outcome": kinds.RunOutcome,
+    "new_vectors.type": kinds.MemoryType,
 }
 # Closed sets of tables whose code comes with a later issue: no Python enum yet. A new one must be listed.
 WITHOUT_ENUM = {
-    "embedding_versions.state", "job_runs.outcome", "consolidation_runs.outcome", "reviews.kind", "reviews.state",
+    "embedding_versions.state", "consolidation_runs.outcome", "reviews.kind", "reviews.state",
     "served_contexts.status",
 }  # fmt: skip
 
@@ -69,19 +73,19 @@ APPENDIX_A = {
     "refs": "tenant_id type id reference_count last_referenced_at",
     "memory_links": "tenant_id relation created_at",
     "memory_events": "id tenant_id event_type entity_type entity_id entity_version occurred_at actor request_id"
-    " payload",
+    " payload xid",
     "memory_event_bodies": "tenant_id event_id body",
     "rule_applications": "tenant_id rule_id session_id outcome reason request_id",
     "served_contexts": "tenant_id id",
     "consolidation_runs": "tenant_id id",
     "reviews": "tenant_id id",
-    "job_runs": "tenant_id id",
+    "job_runs": "tenant_id id job started_at finished_at outcome counts",
     "tokens": "tenant_id id token_hash butler role trigger_class revoked_at",
     "predicates": "tenant_id name cardinality temporal permanence sensitivity aliases",
     "idempotency_keys": "tenant_id key",
     "embedding_versions": "tenant_id version",
     "shards": "tenant_id butler kind next_run_at lease_token lease_until",
-    "schedules": "tenant_id job",
+    "new_vectors": "tenant_id type id version embedding",
     "tenants": "tenant_id",
 }
 

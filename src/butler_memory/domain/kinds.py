@@ -132,6 +132,24 @@ class TombstoneReason(StrEnum):
     ERASED = "erased"
 
 
+class JobName(StrEnum):
+    """The engine's own jobs: they always exist, settings say only when they run (J1)."""
+
+    CONSOLIDATE = "consolidate"
+    DECAY_SWEEP = "decay_sweep"
+    EPISODE_CLEANUP = "episode_cleanup"
+    REEMBED = "reembed"
+
+
+class RunOutcome(StrEnum):
+    """How a run of a job ended. A lost one was cut off: its process died, or stood still past its lease."""
+
+    OK = "ok"
+    FAILED = "failed"
+    LOST = "lost"
+    STOPPED = "stopped"
+
+
 class Role(StrEnum):
     BUTLER = "butler"
     READER = "reader"

@@ -2,7 +2,7 @@
 
 owner    owns the schema and migrates it; never used to serve
 app      serves: row-level security binds it, it owns nothing
-worker   sees what must be seen before a tenant is known: tokens, leases, schedules; no content
+worker   sees what must be seen before a tenant is known: tokens, leases, runs of jobs; no content
 """
 
 from __future__ import annotations
