@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.progress import Progress, track
 from rich.table import Table
 
-from butler_memory.bootstrap import Engine, open_engine
+from butler_memory.bootstrap import Engine, open_engine, timetable
 from butler_memory.domain.kinds import Role
 from butler_memory.domain.ranking import Fusion, Recipe
 from butler_memory.domain.requests import StoreFact, parse
@@ -189,7 +189,7 @@ async def searcher(engine: Engine, name: str, conversation: Conversation, ids: d
         return grep(conversation.turns)
     among_facts = name in WITH_FACTS
     recipe, mode = (WITH_FACTS[name], "hybrid") if among_facts else RECIPES[name]
-    memory = Memory(engine.desk, replace(engine.reader, recipe=recipe), engine.clock)
+    memory = Memory(engine.desk, replace(engine.reader, recipe=recipe), engine.clock, timetable(engine.settings))
     types, limit = (["fact", "episode"], AMONG_FACTS) if among_facts else (["episode"], max(DEPTHS))
 
     async def search(who: Principal, question: str) -> list[str]:

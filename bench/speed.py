@@ -30,7 +30,7 @@ import charts
 import corpus
 import load
 import over_http
-from butler_memory.bootstrap import Engine, open_engine
+from butler_memory.bootstrap import Engine, open_engine, timetable
 from butler_memory.domain.kinds import Role
 from butler_memory.embedding.minilm import MiniLmEmbedder
 from butler_memory.memory import Memory
@@ -127,7 +127,12 @@ def _timed(bench: Bench, watch: Stopwatch) -> Memory:
     engine = bench.engine
     embedder = Timed(engine.embedder, "embed", "embedding", watch)
     database = Timed(engine.database, "read", "SQL", watch)
-    return Memory(engine.desk, replace(engine.reader, embedder=embedder, database=database), engine.clock)
+    return Memory(
+        engine.desk,
+        replace(engine.reader, embedder=embedder, database=database),
+        engine.clock,
+        timetable(engine.settings),
+    )
 
 
 def _read_after(job: Job, watch: Stopwatch, parts: list[dict[str, float]]) -> Job:

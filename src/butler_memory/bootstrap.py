@@ -12,13 +12,15 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 
 from butler_memory.access import Access
 from butler_memory.domain.clock import Clock, system_clock
-from butler_memory.domain.kinds import TriggerClass
+from butler_memory.domain.kinds import JobName, TriggerClass
 from butler_memory.domain.ranking import Fusion, Recipe
+from butler_memory.domain.schedule import Timetable
 from butler_memory.embedding import model_store
 from butler_memory.embedding.counting import TokenCounter, token_counter
 from butler_memory.embedding.lazy import LazyEmbedder
@@ -37,12 +39,20 @@ from butler_memory.retrieval.references import References
 from butler_memory.retrieval.served_log import ServedLog
 from butler_memory.security.principal import Principal
 from butler_memory.settings import Settings
+from butler_memory.upkeep.cleanup import clean_up
+from butler_memory.upkeep.consolidation import consolidate
+from butler_memory.upkeep.decay_sweep import decay_sweep
+from butler_memory.upkeep.job import Job
 from butler_memory.upkeep.late_vectors import embed_missing
+from butler_memory.upkeep.reembed import reembed
+from butler_memory.workers.workers import Workers
 from butler_memory.writing.desk import Desk
 from butler_memory.writing.vectors import Vectors
 
 Progress = Callable[[str], None]
 MAKE_UP_EVERY_SECONDS = 60.0
+# A changed model is noticed at once; this looks after what may have slipped through.
+REEMBED_CRON = "0 5 * * *"
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +68,7 @@ class Engine:
     embedder: Embedder
     urls: Urls
     clock: Clock
+    workers: Workers
 
 
 def silent(_: str) -> None:
@@ -91,7 +102,31 @@ async def open_engine(
         recipe = Recipe(fusion=Fusion(retrieval.fusion), k=retrieval.k)
         reader = Reader(database, embedder, settings.memory, references, served, counter, recipe)
         access = Access(database, clock, many_valued=settings.memory.facts.many_valued)
-        yield Engine(settings, Memory(desk, reader, clock), reader, desk, access, database, embedder, urls, clock)
+        times = timetable(settings)
+        memory = Memory(desk, reader, clock, times)
+        workers = Workers(database, jobs_of(desk), times, clock)
+        yield Engine(settings, memory, reader, desk, access, database, embedder, urls, clock, workers)
+
+
+def timetable(settings: Settings) -> Timetable:
+    schedule = settings.butler.schedule
+    crons = {
+        JobName.CONSOLIDATE: schedule.consolidate.cron,
+        JobName.DECAY_SWEEP: schedule.decay_sweep.cron,
+        JobName.EPISODE_CLEANUP: schedule.episode_cleanup.cron,
+        JobName.REEMBED: REEMBED_CRON,
+    }
+    return Timetable(crons, settings.memory.schedule.timezone)
+
+
+def jobs_of(desk: Desk) -> list[Job]:
+    """The engine's jobs. They always exist: settings move their times, and nothing takes them away (J1)."""
+    return [
+        Job(JobName.CONSOLIDATE, consolidate, of_tenants=False),
+        Job(JobName.DECAY_SWEEP, partial(decay_sweep, desk)),
+        Job(JobName.EPISODE_CLEANUP, partial(clean_up, desk)),
+        Job(JobName.REEMBED, partial(reembed, desk)),
+    ]
 
 
 def _token_counter(settings: Settings, progress: Progress, stop: threading.Event) -> TokenCounter:

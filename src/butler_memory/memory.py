@@ -32,6 +32,7 @@ from butler_memory.domain.requests import (
     StoreRule,
     parse,
 )
+from butler_memory.domain.schedule import Timetable
 from butler_memory.errors import ButlerMemoryError, NotFound, Unavailable
 from butler_memory.postgres import memories, served, stats
 from butler_memory.postgres.changes import plain_json
@@ -51,10 +52,11 @@ RequestT = TypeVar("RequestT", bound=Request)
 class Memory:
     """The engine. Reads the clock once per call; takes raw arguments, answers in the shapes of appendix B."""
 
-    def __init__(self, desk: Desk, reader: Reader, clock: Clock) -> None:
+    def __init__(self, desk: Desk, reader: Reader, clock: Clock, timetable: Timetable) -> None:
         self._desk = desk
         self._reader = reader
         self._clock = clock
+        self._timetable = timetable
 
     async def search(self, who: Principal, arguments: Mapping[str, Any]) -> Json:
         request = self._parse(SearchMemories, arguments)

@@ -207,13 +207,13 @@ async def upkeep(engine: Engine) -> AsyncIterator[None]:
     if not engine.settings.memory.enabled:
         yield
         return
-    task = asyncio.create_task(make_up_for_vectors(engine))
+    tasks = [asyncio.create_task(make_up_for_vectors(engine)), asyncio.create_task(engine.workers.run_forever())]
     try:
         yield
     finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
 
 
 @contextmanager

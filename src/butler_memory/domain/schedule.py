@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim
+
+from butler_memory.domain.kinds import JobName
 
 # After a failure: one minute, then four times as long each time, never longer than an hour.
 FIRST_RETRY_MINUTES = 1
@@ -14,16 +17,21 @@ RETRY_GROWTH = 4
 LONGEST_RETRY_MINUTES = 60
 
 
-def next_fire(cron: str, zone: str, now: datetime) -> datetime:
-    """The first time after `now` that the expression names, by the clocks on the walls of `zone`."""
-    return next(_fires(cron, zone, now, reverse=False))
+@dataclass(frozen=True)
+class Timetable:
+    """When each job runs, by the clocks on the walls of `zone`."""
 
+    crons: Mapping[JobName, str]
+    zone: str
 
-def is_late(cron: str, zone: str, last_ok: datetime, now: datetime) -> bool:
-    """Has it missed two of its times, which is to say, not run well for twice its period?"""
-    before = _fires(cron, zone, now, reverse=True)
-    next(before)
-    return last_ok < next(before)
+    def next_fire(self, job: JobName, now: datetime) -> datetime:
+        return next(_fires(self.crons[job], self.zone, now, reverse=False))
+
+    def is_late(self, job: JobName, last_ok: datetime, now: datetime) -> bool:
+        """Has it missed two of its times, which is to say, not run well for twice its period?"""
+        before = _fires(self.crons[job], self.zone, now, reverse=True)
+        next(before)
+        return last_ok < next(before)
 
 
 def retry_after(attempts: int) -> timedelta:

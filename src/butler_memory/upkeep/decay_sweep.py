@@ -1,0 +1,11 @@
+from __future__ import annotations
+
+from datetime import datetime
+
+from butler_memory.postgres.leases import Lease
+from butler_memory.upkeep.job import Done
+from butler_memory.writing.desk import Desk
+
+
+async def decay_sweep(desk: Desk, lease: Lease, now: datetime) -> Done:
+    return Done()

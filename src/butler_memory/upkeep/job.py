@@ -1,0 +1,32 @@
+"""What every job of the engine looks like from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from butler_memory.domain.kinds import JobName
+from butler_memory.postgres.leases import Lease
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a run did. `more`: it stopped before the end, so that others get their turn, and goes on soon."""
+
+    counts: Mapping[str, int] = field(default_factory=dict)
+    more: bool = False
+    memo: Mapping[str, Any] | None = None  # kept for the next run; None leaves what is there
+
+
+Handler = Callable[[Lease, datetime], Awaitable[Done]]
+
+
+@dataclass(frozen=True)
+class Job:
+    """`of_tenants`: each tenant has one shard of it; otherwise a shard comes with what there is to do."""
+
+    name: JobName
+    run: Handler
+    of_tenants: bool = True
