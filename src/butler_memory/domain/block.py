@@ -205,7 +205,7 @@ def entry_of(scored: Scored, now: datetime, *, core: bool = False) -> Entry:
     match candidate.type:
         case MemoryType.FACT:
             text = _said_of(row["subject"] or "", row["predicate"] or "", content)
-            confirmed = f"confirmed {ago(row['last_confirmed_at'], now)} ago"
+            confirmed = _confirmed(row, now)
             scope = row["scope"] if row["scope"] != "global" else None
             notes = [row["permanence"], confirmed, _held(row, now), scope, source, contested]
         case MemoryType.RULE:
@@ -223,6 +223,12 @@ def _said_of(subject: str, predicate: str, content: str) -> str:
     if len(head) < _DECISIVE_WORDS:
         return line_of_fact(subject, predicate, content)
     return f"{line_of_fact(subject, predicate, ' '.join(head))} {tail}"
+
+
+def _confirmed(row: Mapping[str, Any], now: datetime) -> str:
+    """What is served although it has faded says so: somebody should be asked (J3)."""
+    last = row["last_confirmed_at"]
+    return f"unconfirmed since {_month(last, now)}" if row.get("unconfirmed") else f"confirmed {ago(last, now)} ago"
 
 
 def _held(row: Mapping[str, Any], now: datetime) -> str | None:

@@ -66,6 +66,16 @@ def after_mark(
     return earned if is_promotion(level, earned) and not pinned else level
 
 
+def after_time(level: Maturity, record: Record, settings: RuleSettings, *, pinned: bool) -> Maturity:
+    """Age passes without a mark: it may raise a rule, and a limit that was changed may make it a warning (R3, R4)."""
+    if level is Maturity.ANTI_PATTERN:
+        return level
+    if must_invert(record, settings):
+        return Maturity.ANTI_PATTERN
+    earned = earned_maturity(record, settings)
+    return earned if is_promotion(level, earned) and not pinned else level
+
+
 def is_promotion(before: Maturity, after: Maturity) -> bool:
     return LADDER.index(after) > LADDER.index(before)
 

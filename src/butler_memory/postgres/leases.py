@@ -34,6 +34,7 @@ class Lease:
     token: int
     attempts: int
     memo: Mapping[str, Any]  # what the job left for its next run
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -60,13 +61,14 @@ async def fenced(database: Database, lease: Lease, work: Callable[[Conn], Awaita
 
 
 async def require(conn: Conn, lease: Lease) -> None:
+    """Who stands still for longer than its lease in the middle of a transaction is cut off by the server."""
     found = await conn.execute(
         """
-        SELECT 1 FROM memory.shards
+        SELECT set_config('idle_in_transaction_session_timeout', %s, true) FROM memory.shards
         WHERE tenant_id = %s AND butler = %s AND kind = %s AND lease_token = %s AND lease_until > clock_timestamp()
         FOR NO KEY UPDATE
         """,
-        [lease.tenant, lease.butler, lease.job, lease.token],
+        [str(int(lease.seconds * 1000)), lease.tenant, lease.butler, lease.job, lease.token],
     )
     if await found.fetchone() is None:
         raise LeaseLost
@@ -135,7 +137,15 @@ async def _claim(conn: Conn, which: str, parameters: Mapping[str, Any]) -> Lease
     row = await found.fetchone()
     if row is None:
         return None
-    lease = Lease(row["tenant_id"], row["butler"], parameters["job"], row["lease_token"], row["attempts"], row["memo"])
+    lease = Lease(
+        row["tenant_id"],
+        row["butler"],
+        parameters["job"],
+        row["lease_token"],
+        row["attempts"],
+        row["memo"],
+        parameters["seconds"],
+    )
     if row["lost_at"]:  # whoever had it never came back to say so
         now = parameters["now"]
         await _keep(conn, lease, Run(RunOutcome.LOST, min(row["lost_at"], now), now, {}))

@@ -40,6 +40,7 @@ from butler_memory.domain.kinds import MemoryType, SearchMode
 from butler_memory.domain.ranking import CLEARLY_NEAR, CORE_IMPORTANCE, Candidate, Fusion, Recipe
 from butler_memory.embedding.ports import Vector
 from butler_memory.postgres.database import Conn
+from butler_memory.postgres.important import important
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class Filters:
     butlers: tuple[str, ...] | None
     now: datetime
     min_confidence: float
+    unconfirmed: bool = False  # important facts are served although they have faded (J3)
     tags: tuple[str, ...] = ()
     subject_key: str | None = None
     predicate_keys: tuple[str, ...] = ()
@@ -82,6 +84,11 @@ _EFFECTIVE = (
     "{t}.confidence * exp(-{t}.decay_rate * greatest(0, extract(epoch FROM %(now)s - {t}.last_confirmed_at) / 86400.0))"
 )
 
+_RULE_EFFECTIVE = f"CASE WHEN m.maturity = 'anti_pattern' THEN m.confidence ELSE {_EFFECTIVE.format(t='m')} END"
+
+# J3: an important fact that has faded is not lost: it is served, and said to be unconfirmed.
+_SERVED = "({effective} >= %(min_confidence)s OR (%(unconfirmed)s AND {important}))"
+
 _HELD_THEN = """(%(valid_at)s::timestamptz IS NULL OR (({t}.valid_from IS NULL OR {t}.valid_from <= %(valid_at)s)
                AND ({t}.valid_to IS NULL OR {t}.valid_to > %(valid_at)s)))"""
 
@@ -90,6 +97,7 @@ _SCAN = {
         SELECT 'fact' AS type, m.id, m.created_at, NULL::timestamptz AS occurred_at, NULL::uuid AS session_id,
                m.embedding, m.embedding_version, m.search_vector,
                {_EFFECTIVE.format(t="m")} AS effective, {{shadowed}} AS shadowed,
+               {_SERVED.format(effective=_EFFECTIVE.format(t="m"), important=important("m"))} AS served,
                m.permanence = 'permanent' AND m.importance >= {CORE_IMPORTANCE} AS core
         FROM memory.facts m
         WHERE m.tenant_id = %(tenant)s AND m.validity IN ('active', 'fading') AND {{common}}
@@ -100,14 +108,16 @@ _SCAN = {
     MemoryType.RULE: f"""
         SELECT 'rule' AS type, m.id, m.created_at, NULL::timestamptz AS occurred_at, NULL::uuid AS session_id,
                m.embedding, m.embedding_version, m.search_vector,
-               CASE WHEN m.maturity = 'anti_pattern' THEN m.confidence ELSE {_EFFECTIVE.format(t="m")} END AS effective,
-               false AS shadowed, m.maturity = 'proven' AND m.scope = 'global' AS core
+               {_RULE_EFFECTIVE} AS effective,
+               false AS shadowed,
+               {_RULE_EFFECTIVE} >= %(min_confidence)s AS served,
+               m.maturity = 'proven' AND m.scope = 'global' AS core
         FROM memory.rules m
         WHERE m.tenant_id = %(tenant)s AND m.status IN ('active', 'fading') AND {{common}}
           AND (%(scopes)s::text[] IS NULL OR m.scope = ANY(%(scopes)s))""",
     MemoryType.EPISODE: """
         SELECT 'episode' AS type, m.id, m.created_at, m.occurred_at, m.session_id, m.embedding, m.embedding_version,
-               m.search_vector, 1.0::float8 AS effective, false AS shadowed, false AS core
+               m.search_vector, 1.0::float8 AS effective, false AS shadowed, true AS served, false AS core
         FROM memory.episodes m
         WHERE m.tenant_id = %(tenant)s AND m.state = 'active' AND {common}
           AND (%(butlers)s::text[] IS NULL OR m.butler = ANY(%(butlers)s))""",
@@ -126,7 +136,8 @@ _HELD = f"""(m.subject_key, m.predicate_key) IN (
                    SELECT n.subject_key, n.predicate_key FROM memory.facts n
                    WHERE n.tenant_id = %(tenant)s AND n.validity IN ('active', 'fading') AND n.slot = ''
                      AND n.scope = ANY ((%(scopes)s::text[])[:{{places}}])
-                     AND {_EFFECTIVE.format(t="n")} >= %(min_confidence)s AND {_HELD_THEN.format(t="n")})"""
+                     AND {_SERVED.format(effective=_EFFECTIVE.format(t="n"), important=important("n"))}
+                     AND {_HELD_THEN.format(t="n")})"""
 
 _IDF = "ln(1 + (total.n - {df} + 0.5) / ({df} + 0.5))"
 
@@ -137,8 +148,7 @@ WITH asked AS MATERIALIZED (
 ),
 scanned AS MATERIALIZED (
     SELECT row_number() OVER () AS n, u.type, u.id, u.created_at, u.occurred_at, u.session_id, u.effective, u.core,
-           u.shadowed, u.search_vector, u.embedding,
-           u.effective >= %(min_confidence)s AND NOT u.shadowed AS visible,
+           u.served, u.shadowed, u.search_vector, u.embedding, u.served AND NOT u.shadowed AS visible,
            u.embedding_version = %(version)s AND %(vector)s::halfvec IS NOT NULL AS has_vector
     FROM ({sources}) u
 ),
@@ -199,7 +209,7 @@ gated AS MATERIALIZED ({gated}),
 contested AS MATERIALIZED ({contested})
 SELECT g.type, g.id, g.created_at, g.fused, g.cosine, g.lexical, g.coverage, g.dense_rank, g.lexical_rank,
        g.effective, refs.last_referenced_at, coalesce(refs.reference_count, 0) AS reference_count,
-       (SELECT count(*) FROM scanned WHERE effective < %(min_confidence)s AND NOT shadowed
+       (SELECT count(*) FROM scanned WHERE NOT served AND NOT shadowed
           AND (search_vector @@ (SELECT any_of FROM asked)
                OR (has_vector AND 1 - (embedding <=> %(vector)s::halfvec) >= {near}))) AS decayed,
        (SELECT count(*) FROM scanned WHERE shadowed) AS shadowed,
@@ -268,7 +278,8 @@ _COLUMNS = """
     coalesce(f.importance, r.importance, e.importance) AS importance,
     f.valid_from, f.valid_to, e.occurred_at, coalesce(f.last_confirmed_at, r.last_confirmed_at) AS last_confirmed_at,
     coalesce(f.tags, r.tags, e.tags) AS tags, coalesce(f.metadata, r.metadata, e.metadata) AS metadata,
-    g.id IN (SELECT id FROM contested) AS contested"""
+    g.id IN (SELECT id FROM contested) AS contested,
+    g.type = 'fact' AND g.effective < %(min_confidence)s AS unconfirmed"""
 _JOINS = """
 LEFT JOIN memory.refs refs ON refs.tenant_id = %(tenant)s AND refs.type = g.type AND refs.id = g.id
 LEFT JOIN memory.facts f ON g.type = 'fact' AND f.tenant_id = %(tenant)s AND f.id = g.id
@@ -401,6 +412,7 @@ def _parameters(tenant: str, filters: Filters) -> dict[str, Any]:
         "scopes": None if filters.scopes is None else list(filters.scopes),
         "butlers": None if filters.butlers is None else list(filters.butlers),
         "min_confidence": filters.min_confidence,
+        "unconfirmed": filters.unconfirmed,
         "tags": Jsonb(list(filters.tags)) if filters.tags else None,
         "subject": filters.subject_key,
         "predicates": list(filters.predicate_keys) or None,
@@ -439,14 +451,14 @@ _BROWSE = """
 WITH scanned AS MATERIALIZED ({sources}),
 gated AS MATERIALIZED (
     SELECT type, id, created_at, effective FROM scanned
-    WHERE effective >= %(min_confidence)s AND NOT shadowed
+    WHERE served AND NOT shadowed
     ORDER BY coalesce(occurred_at, created_at) DESC, id LIMIT %(gate)s
 ),
 contested AS MATERIALIZED ({contested})
 SELECT g.type, g.id, g.created_at, 0.0::float8 AS fused, NULL::float8 AS cosine, 0.0::float8 AS lexical,
        NULL::float8 AS coverage, NULL::int AS dense_rank, NULL::int AS lexical_rank, g.effective,
        refs.last_referenced_at, coalesce(refs.reference_count, 0) AS reference_count,
-       (SELECT count(*) FROM scanned WHERE effective < %(min_confidence)s AND NOT shadowed) AS decayed,
+       (SELECT count(*) FROM scanned WHERE NOT served AND NOT shadowed) AS decayed,
        (SELECT count(*) FROM scanned WHERE shadowed) AS shadowed,
        {columns}
 FROM (SELECT 1) AS always

@@ -22,7 +22,7 @@ from butler_memory.errors import RateLimited, Unavailable
 from butler_memory.postgres.database import Conn
 from butler_memory.postgres.search import Filters, Found, Gating, Question, ranked_many
 from butler_memory.postgres.served import ServedContext
-from butler_memory.retrieval.reader import Embedded, Reader, filters_for
+from butler_memory.retrieval.reader import Embedded, Reader
 from butler_memory.security.principal import Principal, own_butler
 
 # A session that waits longer than this for its memory starts without. A batch may take longer, by its questions.
@@ -170,7 +170,7 @@ def _wanted(reader: Reader, who: Principal, request: BuildContext, now: datetime
     speaker = replace(who, butler=own_butler(who, request.butler))
     given = request.token_budget
     budget = reader.settings.retrieval.context_token_budget if given is None else given
-    filters = filters_for(speaker, None, tuple(MemoryType), now, reader.threshold(None))
+    filters = reader.filters(speaker, None, tuple(MemoryType), now)
     return _Wanted(speaker, request, cut_prompt(request.trigger_prompt), budget, filters)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from butler_memory.domain.kinds import MemoryType, SearchMode
@@ -71,8 +71,18 @@ class Reader:
         usable = SearchMode.KEYWORD if asked.vector is None else mode
         return Question(asked, filters, self.recipe, usable, gate, self.settings.retrieval.text_config, gating)
 
-    def threshold(self, asked: float | None) -> float:
-        return self.settings.facts.retrieval_confidence_threshold if asked is None else asked
+    def filters(
+        self,
+        who: Principal,
+        scope: str | None,
+        types: tuple[MemoryType, ...],
+        now: datetime,
+        asked: float | None = None,
+    ) -> Filters:
+        """Who names a confidence gets that; else the threshold holds, but for what is too important to be lost (J3)."""
+        usual = self.settings.facts.retrieval_confidence_threshold
+        plain = filters_for(who, scope, types, now, usual if asked is None else asked)
+        return replace(plain, unconfirmed=asked is None)
 
 
 def patience(texts: int) -> float:

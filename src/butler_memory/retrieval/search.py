@@ -16,7 +16,7 @@ from butler_memory.postgres import predicates
 from butler_memory.postgres import search as table
 from butler_memory.postgres.database import Conn
 from butler_memory.postgres.search import Filters, Found, Question
-from butler_memory.retrieval.reader import Reader, filters_for
+from butler_memory.retrieval.reader import Reader
 from butler_memory.security.principal import Principal
 
 RECALLED = (MemoryType.FACT, MemoryType.RULE)
@@ -64,7 +64,7 @@ async def search(reader: Reader, who: Principal, request: SearchMemories, now: d
 async def recall(reader: Reader, who: Principal, request: RecallMemories, now: datetime) -> Answer:
     retrieval = reader.settings.retrieval
     asked = await reader.asked(request.topic)
-    filters = filters_for(who, request.scope, RECALLED, now, reader.threshold(request.min_confidence))
+    filters = reader.filters(who, request.scope, RECALLED, now, request.min_confidence)
     gate = max(request.limit or 0, retrieval.gate)  # who asks for more than the gate lets through, gets it
     question = reader.question(asked, filters, SearchMode.HYBRID, gate)
     found = await reader.database.read(who.tenant, lambda conn: table.ranked(conn, who.tenant, question))
@@ -95,7 +95,7 @@ def _filters(reader: Reader, who: Principal, request: SearchMemories, now: datet
     types = tuple(request.types)
     if request.subject or request.predicate or request.valid_at:
         types = (MemoryType.FACT,)
-    plain = filters_for(who, request.scope, types, now, reader.threshold(request.min_confidence))
+    plain = reader.filters(who, request.scope, types, now, request.min_confidence)
     return replace(
         plain,
         tags=tuple(request.tags),
@@ -137,6 +137,7 @@ def result_shape(scored: Scored, score_kind: str, *, explain: bool) -> dict[str,
         **({"occurred_at": row["occurred_at"]} if row["occurred_at"] else {}),
         "created_at": candidate.created_at,
         "last_confirmed_at": row["last_confirmed_at"],
+        **({"unconfirmed_since": row["last_confirmed_at"]} if row["unconfirmed"] else {}),
         "tags": row["tags"],
         "metadata": row["metadata"],
         "score": scored.score,

@@ -6,8 +6,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+from uuid import NAMESPACE_URL, uuid5
 
 from butler_memory.domain.kinds import JobName
+from butler_memory.postgres.changes import Author
 from butler_memory.postgres.leases import Lease
 
 
@@ -30,3 +32,10 @@ class Job:
     name: JobName
     run: Handler
     of_tenants: bool = True
+
+
+def author_of_job(lease: Lease, now: datetime) -> Author:
+    """A run is nobody's session: what it does says nothing twice."""
+    return Author(
+        lease.tenant, f"job:{lease.job}", now, uuid5(NAMESPACE_URL, f"butler-memory:{lease.job}:{lease.token}")
+    )

@@ -90,25 +90,28 @@ async def _next_level(conn: Conn, desk: Desk, rule: Rule, outcome: ApplicationOu
         days_between(rule.created_at, marked.values["last_applied_at"]),
     )
     level = after_mark(rule.maturity, outcome, record, desk.settings.rules, pinned=rule.pinned)
+    return await to_level(conn, desk, rule, level, record, marked.version + 1)
+
+
+async def to_level(conn: Conn, desk: Desk, rule: Rule, level: Maturity, record: Record, version: int) -> list[Change]:
+    """What takes a rule there as this version of it; nothing where it is there already."""
     if level is rule.maturity:
         return []
     if level is Maturity.ANTI_PATTERN:
         reasons = await applications.harmful_reasons(conn, rule.tenant_id, rule.id)
-        return [_inverted(desk, rule, marked, reasons)]
+        return [_inverted(desk, rule, anti_pattern_text(rule.content or "", reasons, record.harmful), version)]
     event = EventType.PROMOTED if is_promotion(rule.maturity, level) else EventType.DEMOTED
-    return [Change(MemoryType.RULE, rule.id, marked.version + 1, event, {"maturity": level})]
+    return [Change(MemoryType.RULE, rule.id, version, event, {"maturity": level})]
 
 
-def _inverted(desk: Desk, rule: Rule, marked: Change, reasons: list[str]) -> Change:
+def _inverted(desk: Desk, rule: Rule, warning: str, version: int) -> Change:
     """A warning that does not decay. Its vector stays: who comes near the rule must come near the warning (R4)."""
-    original = rule.content or ""
-    warning = anti_pattern_text(original, reasons, marked.values["harmful_count"])
     values = {
         "maturity": Maturity.ANTI_PATTERN,
         "content": warning,
-        "original_content": original,
+        "original_content": rule.content or "",
         "fades_at": None,
         "expires_at_conf": None,
     }
     indexed = desk.vectors.reworded(warning, rule.tags)
-    return Change(MemoryType.RULE, rule.id, marked.version + 1, EventType.INVERTED, values, indexed=indexed)
+    return Change(MemoryType.RULE, rule.id, version, EventType.INVERTED, values, indexed=indexed)
