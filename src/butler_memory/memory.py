@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
-from butler_memory.domain.clock import Clock, days_between
+from butler_memory.domain.clock import Clock
 from butler_memory.domain.decay import effective_confidence
-from butler_memory.domain.kinds import ApplicationOutcome, Maturity, MemoryType, Relation
+from butler_memory.domain.kinds import ApplicationOutcome, Maturity, MemoryType, Relation, Tier
 from butler_memory.domain.predicates import Predicate, Registry
 from butler_memory.domain.records import AnyMemory, Episode, Rule
 from butler_memory.domain.requests import (
@@ -29,18 +29,21 @@ from butler_memory.domain.requests import (
     Stats,
     StoreEpisode,
     StoreFact,
+    StoreMemory,
     StoreRule,
     parse,
 )
 from butler_memory.domain.schedule import Timetable
+from butler_memory.domain.tiers import PERMANENCE_OF, source_of, tier_of
 from butler_memory.errors import ButlerMemoryError, NotFound, Unavailable
-from butler_memory.postgres import memories, served, stats
+from butler_memory.postgres import important, memories, served, stats
 from butler_memory.postgres.changes import plain_json
 from butler_memory.postgres.database import Conn
 from butler_memory.retrieval import search
 from butler_memory.retrieval.context import Context, again, contexts
 from butler_memory.retrieval.reader import Reader
 from butler_memory.retrieval.search import Answer
+from butler_memory.retrieval.standing import jobs_shape, stats_shape
 from butler_memory.security.principal import Principal, own_butler, readable_scopes
 from butler_memory.writing import edit, episodes, facts, lifecycle, marks, predicates, rules, standing
 from butler_memory.writing.desk import Desk, Written, visible
@@ -129,6 +132,19 @@ class Memory:
         request = self._parse(StoreRule, arguments)
         return _shape(await rules.store_rule(self._desk, who, request, self._clock()), request)
 
+    async def store(self, who: Principal, arguments: Mapping[str, Any]) -> Json:
+        """A note for a tier (J4): what happened is an episode, what is to last a fact."""
+        request = self._parse(StoreMemory, arguments)
+        note: Json = {
+            "content": request.content,
+            "tags": request.tags,
+            "request_context": request.request_context.given(),
+        }
+        if request.tier is Tier.EDEN:
+            return await self.store_episode(who, note)
+        as_fact = {"subject": "user", "predicate": "note", "permanence": PERMANENCE_OF[request.tier]}
+        return await self.store_fact(who, note | as_fact)
+
     async def ingest_batch(self, who: Principal, arguments: Mapping[str, Any]) -> Json:
         """Each item stands for itself: a write shape or an error shape, in the order given."""
         request = self._parse(IngestBatch, arguments)
@@ -203,10 +219,26 @@ class Memory:
         request = self._parse(Stats, arguments)
         scopes = readable_scopes(who, request.scope or ("*" if who.sees_all else None))
         now = self._clock()
+        threshold = self._desk.settings.facts.retrieval_confidence_threshold
+
+        async def work(conn: Conn) -> Json:
+            found = await stats.counts(conn, who.tenant, list(scopes) if scopes else None, now, threshold)
+            shards, last = await stats.jobs(conn, who.tenant)
+            return stats_shape(found, now) | {"jobs": jobs_shape(shards, last, self._timetable, now)}
+
+        shape: Json = plain_json(await self._desk.database.run(who.tenant, work))
+        return shape | {"request_context": request.request_context.given()}
+
+    async def unconfirmed(self, who: Principal, limit: int) -> list[Json]:
+        """Important facts that have faded: served as unconfirmed, until somebody says whether they still hold (J3)."""
+        scopes = readable_scopes(who, "*" if who.sees_all else None)
+        wanted = list(scopes) if scopes else None
+        now = self._clock()
+        threshold = self._desk.settings.facts.retrieval_confidence_threshold
         found = await self._desk.database.run(
-            who.tenant, lambda conn: stats.counts(conn, who.tenant, list(scopes) if scopes else None)
+            who.tenant, lambda conn: important.unconfirmed(conn, who.tenant, wanted, now, threshold, limit)
         )
-        return _stats_shape(found, now) | {"request_context": request.request_context.given()}
+        return [plain_json(record_shape(fact, now) | {"line": fact.line}) for fact in found]
 
     async def list_newest(
         self, who: Principal, kind: MemoryType, scope: str | None, states: list[str] | None, limit: int
@@ -235,11 +267,18 @@ def record_shape(memory: AnyMemory, now: datetime) -> Json:
     """All columns but the vectors, with what a reader wants to know beside them."""
     shape: Json = {"type": memory.type, **vars(memory)}
     if isinstance(memory, Episode):
-        return shape | {"consolidated": memory.consolidation_status == "consolidated", "effective_confidence": 1.0}
+        return shape | {
+            "consolidated": memory.consolidation_status == "consolidated",
+            "effective_confidence": 1.0,
+            "tier": Tier.EDEN,
+            "source": source_of(memory.type, None, memory.session_id),
+        }
     warning = isinstance(memory, Rule) and memory.maturity is Maturity.ANTI_PATTERN  # which does not decay (R4)
     rate = 0.0 if warning else memory.decay_rate
     return shape | {
-        "effective_confidence": effective_confidence(memory.confidence, rate, memory.last_confirmed_at, now)
+        "effective_confidence": effective_confidence(memory.confidence, rate, memory.last_confirmed_at, now),
+        "tier": tier_of(memory.type, memory.permanence, memory.maturity if isinstance(memory, Rule) else None),
+        "source": source_of(memory.type, memory.source_episode_id, memory.source_session_id),
     }
 
 
@@ -273,21 +312,3 @@ def _context_shape(context: Context, request: Request) -> Json:
 
 def _link(row: Mapping[str, Any]) -> Json:
     return {name: row[name] for name in ("relation", "type", "id", "created_at")}
-
-
-def _stats_shape(found: Mapping[str, Any], now: datetime) -> Json:
-    pending = found["episodes_by_consolidation"].get("pending", 0)
-    oldest = found["oldest_pending"]
-    return {
-        "episodes": {
-            "by_state": found["episodes_by_state"],
-            "by_consolidation_status": found["episodes_by_consolidation"],
-        },
-        "facts": {"by_state": found["facts_by_state"], "by_permanence": found["facts_by_permanence"]},
-        "rules": {"by_state": found["rules_by_state"], "by_maturity": found["rules_by_maturity"]},
-        "backlog": {
-            "pending": pending,
-            "oldest_age_hours": round(days_between(oldest, now) * 24, 3) if oldest else None,
-        },
-        "without_vector": found["without_vector"],
-    }

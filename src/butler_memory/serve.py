@@ -57,10 +57,7 @@ class ServeInfo:
 async def serve(settings: Settings, *, progress: Callable[[str], None], announce: Callable[[ServeInfo], None]) -> None:
     """`butler-memory up`: everything until Ctrl-C or SIGTERM; nothing is left running."""
     env = settings.env
-    if not settings.memory.enabled:
-        raise SetupError(
-            "The memory is switched off (enabled = false).", recovery="Set enabled = true in [butler.memory]."
-        )
+    _require_enabled(settings)
     url = f"http://{_reached_at(env)}:{settings.butler.port}/mcp"
     with disk_problems_explained(env.data_dir):
         env.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -74,6 +71,20 @@ async def serve(settings: Settings, *, progress: Callable[[str], None], announce
             await _run_http(engine, listener, lambda: announce(info))
 
 
+async def serve_jobs(
+    settings: Settings, *, progress: Callable[[str], None], announce: Callable[[Engine], None]
+) -> None:
+    """`butler-memory worker`: the jobs alone, beside any other process that runs them."""
+    _require_enabled(settings)
+    with cancelled_by_signals():
+        async with open_engine(settings, progress=progress) as engine, upkeep(engine):
+            stopped = asyncio.Event()
+            for which in STOP_SIGNALS:
+                asyncio.get_running_loop().add_signal_handler(which, stopped.set)
+            announce(engine)
+            await stopped.wait()
+
+
 async def serve_stdio(settings: Settings) -> None:
     """`butler-memory mcp`: one client on standard input and output, beside any running `up`."""
     with cancelled_by_signals():
@@ -81,6 +92,13 @@ async def serve_stdio(settings: Settings) -> None:
             server = build_server(engine.memory, lambda _: _stdio_principal(engine), enabled=settings.memory.enabled)
             async with stdio_streams() as (read, write):
                 await server.run(read, write, server.create_initialization_options())
+
+
+def _require_enabled(settings: Settings) -> None:
+    if not settings.memory.enabled:
+        raise SetupError(
+            "The memory is switched off (enabled = false).", recovery="Set enabled = true in [butler.memory]."
+        )
 
 
 async def _stdio_principal(engine: Engine) -> Principal:

@@ -84,7 +84,7 @@ class Section(BaseModel):
     def _true_is_no_number(cls, values: Any) -> Any:
         for name, value in values.items() if isinstance(values, dict) else ():
             field = cls.model_fields.get(name)
-            if field and field.annotation in (int, float) and isinstance(value, bool):
+            if field and {int, float} & {field.annotation, *get_args(field.annotation)} and isinstance(value, bool):
                 raise ValueError(f"{name} must be a number, not true or false")
         return values
 
@@ -96,6 +96,13 @@ class EpisodeSettings(Section):
     default_ttl_days: Annotated[float, Field(gt=0, le=3650)] = 7
     max_entries: PositiveInt = 10_000
     import_ttl_days: Annotated[float, Field(gt=0, le=3650)] = 90
+
+
+class EdenSettings(Section):
+    """The older plan's words for how long episodes live and how many there are: where set, they win (J4)."""
+
+    ttl_hours: Annotated[float | None, Field(gt=0, le=87_600)] = None
+    max_entries: Annotated[int | None, Field(ge=1)] = None
 
 
 class FactSettings(Section):
@@ -201,12 +208,21 @@ class MemorySettings(Section):
     embedding_model: Literal["all-MiniLM-L6-v2"] = "all-MiniLM-L6-v2"
     embedding_dimensions: Literal[384] = 384
     episodes: EpisodeSettings = EpisodeSettings()
+    eden: EdenSettings = EdenSettings()
     facts: FactSettings = FactSettings()
     rules: RuleSettings = RuleSettings()
     retrieval: RetrievalSettings = RetrievalSettings()
     schedule: ScheduleSettings = ScheduleSettings()
     consolidation: ConsolidationSettings = ConsolidationSettings()
     butlers: dict[ButlerName, ButlerOverrides] = {}
+
+    @property
+    def episode_ttl_days(self) -> float:
+        return self.eden.ttl_hours / 24 if self.eden.ttl_hours else self.episodes.default_ttl_days
+
+    @property
+    def episode_capacity(self) -> int:
+        return self.eden.max_entries or self.episodes.max_entries
 
     def weights_of(self, butler: str) -> ScoreWeights:
         own = self.butlers.get(butler)

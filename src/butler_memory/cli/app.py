@@ -9,7 +9,19 @@ import sys
 import typer
 from typer.exceptions import TyperException
 
-from butler_memory.cli import database, doctor, memories, predicates, reading, rules, screen, serving, tokens
+from butler_memory.cli import (
+    database,
+    doctor,
+    jobs,
+    memories,
+    predicates,
+    reading,
+    reviews,
+    rules,
+    screen,
+    serving,
+    tokens,
+)
 from butler_memory.cli.session import Session, command
 from butler_memory.domain.kinds import Standing
 from butler_memory.errors import ButlerMemoryError, InvalidInput
@@ -55,6 +67,20 @@ def _rule_commands() -> typer.Typer:
     return group
 
 
+def _job_commands() -> typer.Typer:
+    group = _group("See and run the memory's own jobs.")
+    group.command("list")(command(jobs.list_, *MEMORY))
+    group.command("run")(command(jobs.run_, *MEMORY))
+    group.command("history")(command(jobs.history, *MEMORY))
+    return group
+
+
+def _review_commands() -> typer.Typer:
+    group = _group("What waits for a person's word.")
+    group.command("list")(command(reviews.list_, *MEMORY))
+    return group
+
+
 def _token_commands() -> typer.Typer:
     group = _group("Make, list and revoke the tokens that clients connect with.")
     group.command("create")(command(tokens.create, *PLACE))
@@ -95,11 +121,15 @@ def build() -> typer.Typer:
     app.command("list")(command(memories.list_, *MEMORY))
     app.command("get")(command(memories.get, *MEMORY))
     app.command("edit")(command(memories.edit, *MEMORY))
+    app.command("confirm")(command(memories.confirm, *MEMORY))
     app.command("forget")(command(memories.forget, *MEMORY))
     app.command("restore")(command(memories.restore, *MEMORY))
     app.command("stats")(command(memories.stats, *MEMORY))
     app.add_typer(_served_commands(), name="served")
     app.add_typer(_rule_commands(), name="rule")
+    app.add_typer(_review_commands(), name="review")
+    app.add_typer(_job_commands(), name="job")
+    app.command("worker")(command(jobs.worker, *PLACE))
     app.add_typer(_token_commands(), name="token")
     app.add_typer(_predicate_commands(), name="predicates")
     app.add_typer(_database_commands(), name="db")

@@ -11,23 +11,26 @@ import platform
 import shlex
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 
-from butler_memory.bootstrap import is_loopback, open_engine
+from butler_memory.bootstrap import is_loopback, open_engine, timetable
 from butler_memory.cli import model
 from butler_memory.cli.database import embedded_urls, named_urls
 from butler_memory.cli.findings import Finding, Status, fail, from_error, ok, warn
+from butler_memory.domain.clock import system_clock
 from butler_memory.embedding.lazy import LazyEmbedder
 from butler_memory.errors import ButlerMemoryError
-from butler_memory.postgres import access, stats
+from butler_memory.postgres import access, leases, stats
 from butler_memory.postgres.database import Database, check_application
+from butler_memory.postgres.leases import Shard
 from butler_memory.postgres.provision import Urls, check_server
 from butler_memory.postgres.schema_version import HEAD, schema_is_current
 from butler_memory.postgres.seam import explained_connect
 from butler_memory.postgres.server import ensure_running
 from butler_memory.settings import Settings
+from butler_memory.workers.workers import late_among
 
 Progress = Callable[[str], None]
 OLDEST_PYTHON = (3, 11)
@@ -133,7 +136,7 @@ async def database(settings: Settings, progress: Progress) -> list[Finding]:
             if not await schema_is_current(urls):
                 return [*found, fail("schema", "The schema is not the one this version needs.", _MIGRATE)]
             found.append(ok("schema", f"revision {HEAD}"))
-            found += await _contents(urls, stack)
+            found += await _contents(settings, urls, stack)
     except ButlerMemoryError as error:
         found.append(from_error("database", error))
     return found
@@ -177,19 +180,30 @@ async def _roles(urls: Urls) -> list[Finding]:
 _PROVISION = "Run 'butler-memory db provision --admin-url ...' and set the lines that it prints."
 
 
-async def _contents(urls: Urls, stack: AsyncExitStack) -> list[Finding]:
+async def _contents(settings: Settings, urls: Urls, stack: AsyncExitStack) -> list[Finding]:
     opened = await Database.open(urls)
     stack.push_async_callback(opened.close)
     tenants = await opened.run_as_worker(access.tenants)
     tokens = await opened.run_as_worker(lambda conn: access.tokens(conn, None))
     valid = sum(token.revoked_at is None for token in tokens)
     missing = [await _without_vector(opened, tenant) for tenant in tenants]
-    return [_tokens(len(tenants), valid), _vectors(sum(missing))]
+    now = system_clock(settings.env.clock_offset)()
+    late = late_among(await opened.run_as_worker(leases.shards), timetable(settings), now)
+    return [_tokens(len(tenants), valid), _vectors(sum(missing)), _jobs(late)]
 
 
 async def _without_vector(opened: Database, tenant: str) -> int:
-    counts = await opened.run(tenant, lambda conn: stats.counts(conn, tenant, None))
-    return int(counts["without_vector"])
+    return await opened.run(tenant, lambda conn: stats.without_vector(conn, tenant))
+
+
+def _jobs(late: Sequence[Shard]) -> Finding:
+    if not late:
+        return ok("jobs", "each job runs when it should")
+    named = ", ".join(f"{job} ({sum(s.job is job for s in late)})" for job in sorted({shard.job for shard in late}))
+    return warn("jobs", f"Late by more than their period: {named}.", _RUN_JOBS)
+
+
+_RUN_JOBS = "Keep 'butler-memory up' or 'worker' running; 'butler-memory job history' says how the last runs ended."
 
 
 def _tokens(tenants: int, valid: int) -> Finding:

@@ -1,4 +1,4 @@
-"""remember, list, get, edit, forget, restore, stats."""
+"""remember, list, get, edit, confirm, forget, restore, stats."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ async def _list(session: Session, states: dict[MemoryType, list[str]], scope: st
 
 def _listing(name: str, memories: list[Json]) -> RenderableType:
     rows = (
-        [screen.safe(m["id"]), _line(m), screen.safe(_state(m)), screen.safe(_scope(m)), _day(m["created_at"])]
+        [screen.safe(m["id"]), _line(m), screen.safe(_state(m)), screen.safe(_scope(m)), screen.moment(m["created_at"])]
         for m in memories
     )
     return screen.table("ID", name.capitalize(), "State", "Scope", "Created", rows=rows)
@@ -148,10 +148,6 @@ def _state(memory: Mapping[str, Any]) -> str:
 
 def _scope(memory: Mapping[str, Any]) -> str:
     return str(memory["butler"] if memory["type"] == MemoryType.EPISODE else memory["scope"])
-
-
-def _day(moment: str) -> Text:
-    return screen.safe(str(moment)[:16].replace("T", " "), "dim")
 
 
 def get(session: Session, type_: words.Type, id_: words.Id) -> None:
@@ -202,6 +198,11 @@ def edit(
     run(_change(session, "edit", {"type": type_, "id": str(id_), **changes}, embeds=True))
 
 
+def confirm(session: Session, type_: words.Type, id_: words.Id) -> None:
+    """Say that a fact or a rule is still right: its confidence starts anew."""
+    run(_change(session, "confirm", {"type": type_, "id": str(id_)}))
+
+
 def forget(session: Session, type_: words.Type, id_: words.Id) -> None:
     """Take a memory out of use; 'restore' brings it back."""
     run(_change(session, "forget", {"type": type_, "id": str(id_)}))
@@ -219,7 +220,12 @@ def restore(
 
 async def _change(session: Session, action: str, arguments: Json, *, embeds: bool = False) -> None:
     async with session.memory(embeds=embeds) as (engine, who):
-        act = {"edit": engine.memory.edit, "forget": engine.memory.forget, "restore": engine.memory.restore}[action]
+        act = {
+            "edit": engine.memory.edit,
+            "confirm": engine.memory.confirm,
+            "forget": engine.memory.forget,
+            "restore": engine.memory.restore,
+        }[action]
         written = await act(who, arguments)
     session.answer(written, _changed(written))
 
@@ -253,16 +259,37 @@ async def _stats(session: Session, scope: str | None) -> None:
 
 def _counts(found: Json) -> RenderableType:
     groups = (
-        ("facts", "by_state"), ("facts", "by_permanence"), ("rules", "by_state"), ("rules", "by_maturity"),
-        ("episodes", "by_state"), ("episodes", "by_consolidation_status"),
+        ("facts", "by_state"), ("facts", "by_permanence"), ("facts", "by_confidence"), ("rules", "by_state"),
+        ("rules", "by_maturity"), ("rules", "by_confidence"), ("episodes", "by_state"),
+        ("episodes", "by_consolidation_status"),
     )  # fmt: skip
     rows = [[Text(kind), Text(group.replace("_", " ")), _tally(found[kind][group])] for kind, group in groups]
-    oldest = found["backlog"]["oldest_age_hours"]
-    waiting = f"{found['backlog']['pending']} pending" + (f", the oldest for {oldest:.1f} h" if oldest else "")
-    rows.append([Text("backlog"), Text(), screen.safe(waiting)])
-    rows.append([Text("without vector"), Text(), screen.safe(found["without_vector"])])
+    rows += [[Text(what), Text(how), screen.safe(said)] for what, how, said in _summaries(found)]
     return screen.table("What", "Counted", "Number", rows=rows)
 
 
+def _summaries(found: Json) -> list[tuple[str, str, str]]:
+    backlog, oldest = found["backlog"], found["backlog"]["oldest_age_hours"]
+    waiting = f"{backlog['pending']} pending" + (f", the oldest for {oldest:.1f} h" if oldest else "")
+    if backlog["kept_past_their_time"]:
+        waiting += f"; {backlog['kept_past_their_time']} kept past their time, since nothing could read them"
+    marks = found["effectiveness"]
+    average = "" if marks["average"] is None else f", {marks['average']:.0%} effective on average"
+    trust = f"{marks['helpful']} helpful, {marks['harmful']} harmful{average}, {marks['warnings']} warnings"
+    late = [name for name, job in found["jobs"].items() if job["late"]]
+    return [
+        ("tiers", "", _tallied(found["tiers"])),
+        ("unconfirmed", "important, faded", f"{found['facts']['unconfirmed']} ('review list' shows them)"),
+        ("marks", "on live rules", trust),
+        ("backlog", "", waiting),
+        ("without vector", "", str(found["without_vector"])),
+        ("jobs", "", f"late: {', '.join(late)} ('job list')" if late else "none is late"),
+    ]
+
+
 def _tally(counts: Mapping[str, int]) -> Text:
-    return screen.safe(", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "none")
+    return screen.safe(_tallied(counts))
+
+
+def _tallied(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "none"

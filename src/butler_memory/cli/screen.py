@@ -51,6 +51,10 @@ def short(text: str | None) -> Text:
     return Text(line if len(line) <= SHORTENED_CHARS else line[: SHORTENED_CHARS - 1] + "…")
 
 
+def moment(when: str | None) -> Text:
+    return safe(when[:16].replace("T", " "), "dim") if when else Text("never", style="dim")
+
+
 def out() -> Console:
     return _console(sys.stdout)
 

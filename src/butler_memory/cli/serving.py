@@ -32,7 +32,7 @@ def up(
             waiting.stop()
             session.answer(_shape(info), *_welcome(info, _where(session, settings)))
 
-        _run(serve(settings, progress=waiting.say, announce=announce))
+        run_until_stopped(serve(settings, progress=waiting.say, announce=announce))
     screen.err().print(Text("Stopped.", style="dim"))
 
 
@@ -46,10 +46,10 @@ def mcp(
     settings = session.settings(**({"project": project} if project else {}))
     from butler_memory.serve import serve_stdio
 
-    _run(serve_stdio(settings))
+    run_until_stopped(serve_stdio(settings))
 
 
-def _run(work: Coroutine[Any, Any, None]) -> None:
+def run_until_stopped(work: Coroutine[Any, Any, None]) -> None:
     """A process that a signal ends before it is done says so as the shell does: 130 for Ctrl-C, 143 for SIGTERM."""
     from butler_memory.serve import StoppedEarly
 

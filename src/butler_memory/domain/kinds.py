@@ -40,6 +40,14 @@ class RuleStatus(StrEnum):
     DISABLED = "disabled"
 
 
+class Tier(StrEnum):
+    """A view over the types (J4): what happened; what is believed for now; what lasts."""
+
+    EDEN = "eden"
+    MID = "mid"
+    LONG = "long"
+
+
 class EpisodeState(StrEnum):
     ACTIVE = "active"
     RETRACTED = "retracted"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
 from butler_memory.domain.kinds import ConsolidationStatus, EpisodeState, RuleStatus, Validity
 from butler_memory.errors import Integrity
 
@@ -54,6 +56,14 @@ CONSOLIDATION_STEPS: frozenset[tuple[ConsolidationStatus, ConsolidationStatus]] 
 LEGACY_STATES = {"forgotten": "retracted"}
 
 RESTORABLE = frozenset({"retracted", "expired", "superseded"})
+
+
+# What was not consolidated is kept this long for a person to look at, and to requeue (E2).
+KEPT_FOR_A_PERSON = timedelta(days=90)
+
+
+def kept_for_a_person(expires_at: datetime, now: datetime) -> datetime:
+    return max(expires_at, now + KEPT_FOR_A_PERSON)
 
 
 def state_from_text(text: str) -> str:

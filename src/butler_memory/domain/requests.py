@@ -27,8 +27,9 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from butler_memory.domain.kinds import MemoryType, Permanence, SearchMode, SourceKind, Standing
+from butler_memory.domain.kinds import MemoryType, Permanence, SearchMode, SourceKind, Standing, Tier
 from butler_memory.domain.text import key
+from butler_memory.domain.tiers import TYPES_OF
 from butler_memory.errors import InvalidInput, TooLarge
 
 CONTENT_BYTES = 32 * 1024
@@ -285,6 +286,14 @@ class StoreRule(Request):
     idempotency_key: CallerId | None = None
 
 
+class StoreMemory(Request):
+    """A note for a tier: in eden an episode, otherwise a fact (J4)."""
+
+    content: Content
+    tags: Tags = []
+    tier: Tier = Tier.EDEN
+
+
 def _listed(limit: int) -> Any:
     """A list whose items are checked one by one, so that a bad one does not spoil the rest."""
 
@@ -382,6 +391,7 @@ class SearchMemories(Request):
     query: Query = ""
     types: Types = list(MemoryType)
     scope: Scope | None = None
+    tier: Tier | None = None
     mode: SearchMode | None = None
     limit: Limit | None = None
     min_confidence: MinConfidence | None = None
@@ -399,6 +409,17 @@ class SearchMemories(Request):
         given = next((name for name in ("subject", "predicate", "valid_at") if self.gave(name)), None)
         if given and MemoryType.FACT not in self.types:
             raise PydanticCustomError("bad_filter", "is for facts: add 'fact' to types", {"field": given})
+        return self
+
+    @model_validator(mode="after")
+    def _tier_has_these_types(self) -> Self:
+        if self.tier and not set(TYPES_OF[self.tier]) & set(self.types):
+            named = ", ".join(TYPES_OF[self.tier])
+            raise PydanticCustomError(
+                "bad_filter", "holds {types}: none of the given types", {"field": "tier", "types": named}
+            )
+        if self.tier is Tier.EDEN and (self.subject or self.predicate or self.valid_at):
+            raise PydanticCustomError("bad_filter", "must not be eden with a filter for facts", {"field": "tier"})
         return self
 
 

@@ -223,6 +223,11 @@ class Shard:
     attempts: int
     running: bool
 
+    @property
+    def since(self) -> datetime:
+        """From when on it should have run."""
+        return self.last_ok_at or self.created_at
+
 
 async def shards(conn: Conn, tenant: str | None = None, job: JobName | None = None) -> list[Shard]:
     """As the worker, of all tenants; as the application, of its own."""

@@ -36,7 +36,7 @@ from psycopg import AsyncRawCursor
 from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import Jsonb
 
-from butler_memory.domain.kinds import MemoryType, SearchMode
+from butler_memory.domain.kinds import MemoryType, SearchMode, Tier
 from butler_memory.domain.ranking import CLEARLY_NEAR, CORE_IMPORTANCE, Candidate, Fusion, Recipe
 from butler_memory.embedding.ports import Vector
 from butler_memory.postgres.database import Conn
@@ -52,6 +52,7 @@ class Filters:
     butlers: tuple[str, ...] | None
     now: datetime
     min_confidence: float
+    tier: Tier | None = None
     unconfirmed: bool = False  # important facts are served although they have faded (J3)
     tags: tuple[str, ...] = ()
     subject_key: str | None = None
@@ -104,6 +105,7 @@ _SCAN = {
           AND (%(scopes)s::text[] IS NULL OR m.scope = ANY(%(scopes)s))
           AND (%(subject)s::text IS NULL OR m.subject_key = %(subject)s)
           AND (%(predicates)s::text[] IS NULL OR m.predicate_key = ANY(%(predicates)s))
+          AND (%(tier)s::text IS NULL OR (m.permanence IN ('permanent', 'stable')) = (%(tier)s = 'long'))
           AND {_HELD_THEN.format(t="m")}""",
     MemoryType.RULE: f"""
         SELECT 'rule' AS type, m.id, m.created_at, NULL::timestamptz AS occurred_at, NULL::uuid AS session_id,
@@ -114,7 +116,8 @@ _SCAN = {
                m.maturity = 'proven' AND m.scope = 'global' AS core
         FROM memory.rules m
         WHERE m.tenant_id = %(tenant)s AND m.status IN ('active', 'fading') AND {{common}}
-          AND (%(scopes)s::text[] IS NULL OR m.scope = ANY(%(scopes)s))""",
+          AND (%(scopes)s::text[] IS NULL OR m.scope = ANY(%(scopes)s))
+          AND (%(tier)s::text IS NULL OR (m.maturity <> 'candidate') = (%(tier)s = 'long'))""",
     MemoryType.EPISODE: """
         SELECT 'episode' AS type, m.id, m.created_at, m.occurred_at, m.session_id, m.embedding, m.embedding_version,
                m.search_vector, 1.0::float8 AS effective, false AS shadowed, true AS served, false AS core
@@ -279,7 +282,9 @@ _COLUMNS = """
     f.valid_from, f.valid_to, e.occurred_at, coalesce(f.last_confirmed_at, r.last_confirmed_at) AS last_confirmed_at,
     coalesce(f.tags, r.tags, e.tags) AS tags, coalesce(f.metadata, r.metadata, e.metadata) AS metadata,
     g.id IN (SELECT id FROM contested) AS contested,
-    g.type = 'fact' AND g.effective < %(min_confidence)s AS unconfirmed"""
+    g.type = 'fact' AND g.effective < %(min_confidence)s AS unconfirmed,
+    coalesce(f.source_episode_id, r.source_episode_id) AS source_episode_id,
+    coalesce(f.source_session_id, r.source_session_id, e.session_id) AS source_session_id"""
 _JOINS = """
 LEFT JOIN memory.refs refs ON refs.tenant_id = %(tenant)s AND refs.type = g.type AND refs.id = g.id
 LEFT JOIN memory.facts f ON g.type = 'fact' AND f.tenant_id = %(tenant)s AND f.id = g.id
@@ -412,6 +417,7 @@ def _parameters(tenant: str, filters: Filters) -> dict[str, Any]:
         "scopes": None if filters.scopes is None else list(filters.scopes),
         "butlers": None if filters.butlers is None else list(filters.butlers),
         "min_confidence": filters.min_confidence,
+        "tier": filters.tier,
         "unconfirmed": filters.unconfirmed,
         "tags": Jsonb(list(filters.tags)) if filters.tags else None,
         "subject": filters.subject_key,

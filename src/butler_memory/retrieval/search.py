@@ -12,6 +12,7 @@ from butler_memory.domain.predicates import Registry
 from butler_memory.domain.ranking import Candidate, Scored, above_floor, by_composite, in_order, with_names
 from butler_memory.domain.requests import RecallMemories, SearchMemories
 from butler_memory.domain.text import key, subject_key
+from butler_memory.domain.tiers import TYPES_OF, source_of, tier_of
 from butler_memory.postgres import predicates
 from butler_memory.postgres import search as table
 from butler_memory.postgres.database import Conn
@@ -95,9 +96,12 @@ def _filters(reader: Reader, who: Principal, request: SearchMemories, now: datet
     types = tuple(request.types)
     if request.subject or request.predicate or request.valid_at:
         types = (MemoryType.FACT,)
+    if request.tier:
+        types = tuple(kind for kind in types if kind in TYPES_OF[request.tier])
     plain = reader.filters(who, request.scope, types, now, request.min_confidence)
     return replace(
         plain,
+        tier=request.tier,
         tags=tuple(request.tags),
         subject_key=subject_key(request.subject) if request.subject else None,
         since=request.since,
@@ -131,6 +135,8 @@ def result_shape(scored: Scored, score_kind: str, *, explain: bool) -> dict[str,
         "id": candidate.id,
         **{name: row[name] for name in ("content", "subject", "predicate", "scope", "state")},
         **_standing(row),
+        "tier": tier_of(candidate.type, row["permanence"], row["maturity"]),
+        "source": source_of(candidate.type, row["source_episode_id"], row["source_session_id"]),
         "source_kind": row["source_kind"],
         "contested": row["contested"],
         "effective_confidence": candidate.effective_confidence,

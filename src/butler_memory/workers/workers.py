@@ -189,7 +189,7 @@ class Workers:
 
 
 def late_among(shards: Sequence[Shard], timetable: Timetable, now: datetime) -> list[Shard]:
-    return [shard for shard in shards if timetable.is_late(shard.job, shard.last_ok_at or shard.created_at, now)]
+    return [shard for shard in shards if timetable.is_late(shard.job, shard.since, now)]
 
 
 async def _work(job: Job, lease: Lease, now: datetime) -> Done:

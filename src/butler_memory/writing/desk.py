@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from uuid import UUID, uuid5
 
 from butler_memory.domain.decay import crosses_at
-from butler_memory.domain.kinds import Maturity, MemoryType, WriteOutcome
+from butler_memory.domain.kinds import JobName, Maturity, MemoryType, WriteOutcome
 from butler_memory.domain.records import AnyMemory, Episode, Fact, Rule
 from butler_memory.domain.requests import Request, session_uuid
+from butler_memory.domain.schedule import Timetable
 from butler_memory.domain.text import digest
 from butler_memory.errors import Integrity, NotFound
 from butler_memory.postgres import access, keys, memories
@@ -33,6 +34,7 @@ class Desk:
     database: Database
     vectors: Vectors
     settings: MemorySettings
+    timetable: Timetable
     _tenants: dict[str, Tenant] = field(default_factory=dict)
 
     async def tenant(self, tenant_id: str) -> Tenant:
@@ -43,6 +45,12 @@ class Desk:
                 raise Integrity("This token's tenant does not exist.", reason="unknown_tenant")
             self._tenants[tenant_id] = found
         return self._tenants[tenant_id]
+
+    def consolidated_by(self, now: datetime) -> datetime:
+        """When an episode that comes now should be read: when its shard may be quiet, or at the usual time (K8)."""
+        quiet = self.settings.consolidation.quiet_seconds
+        usual = self.timetable.next_fire(JobName.CONSOLIDATE, now)
+        return min(usual, now + timedelta(seconds=quiet)) if quiet else usual
 
     async def write(self, tenant: str, ticket: Ticket, work: Callable[[Conn], Awaitable[T]]) -> T:
         """`work` in a transaction; if it cannot go without the vector, wait for that outside, then again."""

@@ -11,6 +11,7 @@ from butler_memory.domain.kinds import (
     ContentStatus,
     EpisodeState,
     EventType,
+    JobName,
     MemoryType,
     SourceKind,
     TriggerClass,
@@ -20,11 +21,11 @@ from butler_memory.domain.requests import StoreEpisode, session_uuid
 from butler_memory.domain.sentence import one_line
 from butler_memory.domain.text import digest
 from butler_memory.errors import Forbidden
-from butler_memory.postgres import keys
+from butler_memory.postgres import keys, leases
 from butler_memory.postgres.changes import Change, apply
 from butler_memory.postgres.database import Conn
 from butler_memory.security.principal import Principal, own_butler, require_writer
-from butler_memory.settings import EpisodeSettings
+from butler_memory.settings import MemorySettings
 from butler_memory.writing.desk import Desk, Written, author_of, repeat_key, repeated
 from butler_memory.writing.vectors import Ticket
 
@@ -56,7 +57,8 @@ async def _store(
         earlier = await repeated(conn, who, key)
         if earlier:
             return earlier
-        values = _values(request, butler, now, desk.settings.episodes)
+        await leases.wish(conn, who.tenant, butler, JobName.CONSOLIDATE, now, desk.consolidated_by(now))
+        values = _values(request, butler, now, desk.settings)
         change = Change(
             MemoryType.EPISODE,
             episode_id,
@@ -85,7 +87,7 @@ def idempotency_key(who: Principal, request: StoreEpisode, butler: str, secret: 
     return None
 
 
-def _values(request: StoreEpisode, butler: str, now: datetime, settings: EpisodeSettings) -> dict[str, Any]:
+def _values(request: StoreEpisode, butler: str, now: datetime, settings: MemorySettings) -> dict[str, Any]:
     session = request.session
     metadata = dict(request.metadata)
     session_id = session_uuid(session) if session else None
@@ -112,7 +114,7 @@ def _values(request: StoreEpisode, butler: str, now: datetime, settings: Episode
     }
 
 
-def _ttl(kind: SourceKind, settings: EpisodeSettings) -> timedelta:
+def _ttl(kind: SourceKind, settings: MemorySettings) -> timedelta:
     """Imported history is not short-lived by accident (E8)."""
-    days = settings.import_ttl_days if kind is SourceKind.IMPORTED else settings.default_ttl_days
+    days = settings.episodes.import_ttl_days if kind is SourceKind.IMPORTED else settings.episode_ttl_days
     return timedelta(days=days)

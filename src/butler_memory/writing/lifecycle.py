@@ -75,14 +75,14 @@ async def forget(desk: Desk, who: Principal, request: OneMemory, now: datetime) 
         memory = await changeable(conn, who, request.type, request.id)
         if memory.condition == "retracted":
             return unchanged(memory)
-        change = Change(memory.type, memory.id, memory.version + 1, EventType.RETRACTED, _retracted(memory))
+        change = Change(memory.type, memory.id, memory.version + 1, EventType.RETRACTED, _retracted(memory, now))
         await apply(conn, author, [change])
         return Written(memory.type, memory.id, WriteOutcome.CONFIRMED, "retracted")
 
     return await desk.database.run(who.tenant, work)
 
 
-def _retracted(memory: AnyMemory) -> dict[str, Any]:
+def _retracted(memory: AnyMemory, now: datetime) -> dict[str, Any]:
     match memory:
         case Fact():
             lifecycle.check_fact_step(memory.validity, Validity.RETRACTED)
@@ -98,6 +98,7 @@ def _retracted(memory: AnyMemory) -> dict[str, Any]:
                     "consolidation_status": ConsolidationStatus.FAILED,
                     "last_consolidation_error": FORGOTTEN,
                     "next_consolidation_retry_at": None,
+                    "expires_at": lifecycle.kept_for_a_person(memory.expires_at, now),
                 }
             return values
     assert_never(memory)

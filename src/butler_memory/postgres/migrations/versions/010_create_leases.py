@@ -60,7 +60,7 @@ def upgrade() -> None:
         )
         """
     )
-    t.run("CREATE INDEX job_runs_by_time ON memory.job_runs (tenant_id, finished_at DESC)")
+    t.run("CREATE INDEX job_runs_by_time ON memory.job_runs (tenant_id, job, finished_at DESC)")
     t.protect("job_runs", app="SELECT, DELETE", worker="SELECT, INSERT")
     # Which transaction wrote an event: who reads the feed waits for those that are not over yet, and misses none.
     t.run("ALTER TABLE memory.memory_events ADD COLUMN xid xid8 NOT NULL DEFAULT pg_current_xact_id()")
