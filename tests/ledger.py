@@ -45,6 +45,8 @@ def fold(events: list[dict[str, Any]]) -> dict[Key, dict[str, Any]]:
         plain, text = event["payload"]["set"], (event["body"] or {"set": {}})["set"]
         assert not FREE_TEXT & plain.keys(), "free text belongs into the body (L3)"
         told[key] |= {**plain, **text, "version": event["entity_version"], "tenant_id": key[0], "id": key[2]}
+        if event["event_type"] == "deleted":
+            del told[key]  # the last word on it: what was said is gone too, so nothing of it is compared
     return dict(told)
 
 

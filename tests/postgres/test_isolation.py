@@ -203,7 +203,7 @@ async def test_t3_a_batch_of_another_tenant_is_its_own(
 
 
 def test_t3_every_tool_is_tried_against_another_tenant() -> None:
-    stored_and_counted = {"store_fact", "store_rule", "store_episode", "stats", "ingest_batch"}
+    stored_and_counted = {"store", "store_fact", "store_rule", "store_episode", "stats", "ingest_batch"}
     assert {tool.name.removeprefix("memory_") for tool in TOOLS} <= READS.keys() | BY_ID.keys() | stored_and_counted
 
 

@@ -36,6 +36,8 @@ TESTS = Path(__file__).parents[1]
 
 LADDER = "postgres/test_marks.py::test_r3_r4_the_steps_of_the_ladder_are_where_they_are_set"
 
+WHEN = "test_j1_each_job_runs_at_the_time_that_is_set"
+
 # Key -> the test that sees its effect; one of another module with its path.
 SEEN: dict[str, str] = {
     "butler.port": "test_up_stands_where_its_variables_say",
@@ -46,6 +48,13 @@ SEEN: dict[str, str] = {
     "embedding_dimensions": "unit/test_settings.py::test_a_bad_value_is_refused_with_what_would_be_right",
     "episodes.default_ttl_days": "test_e1_e8_the_life_of_an_episode_is_as_long_as_set",
     "episodes.import_ttl_days": "test_e1_e8_the_life_of_an_episode_is_as_long_as_set",
+    "episodes.max_entries": "postgres/test_cleanup.py::test_e3_over_capacity_the_oldest_that_were_read_go_first",
+    "eden.ttl_hours": "test_e1_e8_the_life_of_an_episode_is_as_long_as_set",
+    "eden.max_entries": "postgres/test_cleanup.py::test_e3_over_capacity_the_oldest_that_were_read_go_first",
+    "butler.schedule.consolidate.cron": WHEN,
+    "butler.schedule.decay_sweep.cron": WHEN,
+    "butler.schedule.episode_cleanup.cron": WHEN,
+    "schedule.timezone": WHEN,
     "facts.retrieval_confidence_threshold": "test_s5_the_retrieval_threshold_hides_earlier_and_moves_the_fading",
     "facts.expiry_confidence_threshold": "test_j2_the_expiry_threshold_moves_the_expiry",
     "facts.many_valued": "postgres/test_single_valued.py::test_f3_every_predicate_holds_one_value",
@@ -91,16 +100,12 @@ SEEN: dict[str, str] = {
     "BUTLER_MEMORY_CONFIG": "test_the_named_file_is_the_one_that_is_read",
 }
 
-_JOBS = "read by the jobs, which are not built yet"
+_JOBS = "read by consolidation, which is not built yet"
 _HOST = "what a butler host shows in its roster; there is no host yet"
 NOT_YET: dict[str, str] = {
     "butler.name": _HOST,
     "butler.description": _HOST,
-    **{
-        f"butler.schedule.{job}.{key}": _JOBS for job in settings.Jobs.model_fields for key in settings.Job.model_fields
-    },
-    "episodes.max_entries": _JOBS,
-    "schedule.timezone": _JOBS,
+    **{f"butler.schedule.{job}.prompt": _HOST for job in settings.Jobs.model_fields},
     "consolidation.backend": _JOBS,
     "consolidation.batch_size": _JOBS,
     "consolidation.quiet_seconds": _JOBS,
@@ -175,6 +180,7 @@ def moment(text: str) -> datetime:
         ({}, 7, 90),
         ({"EPISODES__DEFAULT_TTL_DAYS": "2"}, 2, 90),
         ({"EPISODES__IMPORT_TTL_DAYS": "0.5"}, 7, 0.5),
+        ({"EDEN__TTL_HOURS": "36"}, 1.5, 90),
     ],
 )
 async def test_e1_e8_the_life_of_an_episode_is_as_long_as_set(
@@ -217,6 +223,37 @@ async def test_j2_the_expiry_threshold_moves_the_expiry(given: Given, hands: Han
 
 
 # --- what is found ---------------------------------------------------------------------------------------
+
+
+async def test_j1_each_job_runs_at_the_time_that_is_set(
+    open_engine: OpenEngine, hands: Hands, tmp_path: Path, urls: Urls
+) -> None:
+    file = tmp_path / "butler.toml"
+    file.write_text(
+        "\n".join(f'[butler.schedule.{job}]\ncron = "30 {hour} * * *"' for job, hour in HOURS.items())
+        + '\n[butler.memory.schedule]\ntimezone = "Asia/Tokyo"\n[butler.memory.consolidation]\nquiet_seconds = 0\n'
+    )
+    engine = await open_engine(BUTLER_MEMORY_CONFIG=str(file))
+    ask = await caller_of(engine)
+    hands.now = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)  # nine in the evening in Tokyo
+    await engine.workers.run_due()
+    await ask.episode("It rained")
+    for job, hour in HOURS.items():
+        due = datetime(2026, 3, 1, 15 + hour, 30, tzinfo=UTC)  # the day after, there
+        hands.now = due - timedelta(minutes=1)
+        await engine.workers.run_due()
+        assert not await ran(urls, job, due - timedelta(hours=1))
+        hands.now = due
+        await engine.workers.run_due()
+        assert await ran(urls, job, due)
+
+
+HOURS = {"consolidate": 1, "decay_sweep": 2, "episode_cleanup": 3}
+
+
+async def ran(urls: Urls, job: str, since: datetime) -> bool:
+    found = await rows(urls, "SELECT 1 FROM memory.job_runs WHERE job = %s AND started_at >= %s", job, since)
+    return bool(found)
 
 
 async def test_s4_the_default_limit_is_how_many_are_given(given: Given) -> None:

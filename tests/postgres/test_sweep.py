@@ -94,7 +94,7 @@ async def test_lesson_what_is_restored_after_expiry_is_served_again(ask: Caller,
     [
         {"predicate": "customer", "importance": 8},
         {"predicate": "allergy", "permanence": "standard"},
-        {"predicate": "customer", "permanence": "stable", "confidence": 0.6},
+        {"predicate": "birthday", "permanence": "stable"},
     ],
     ids=["importance", "sensitivity", "permanence"],
 )

@@ -196,9 +196,19 @@ async def test_appendix_b_stats_count_what_the_caller_may_see(
         "by_state": {"active": 1, "retracted": 1},
         "by_consolidation_status": {"pending": 1, "failed": 1},
     }
-    assert mine["facts"] == {"by_state": {"active": 1, "superseded": 1}, "by_permanence": {"stable": 1}}
-    assert mine["rules"] == {"by_state": {"active": 1}, "by_maturity": {"candidate": 1}}
-    assert mine["backlog"] == {"pending": 1, "oldest_age_hours": 3.0}
+    assert mine["facts"] == {
+        "by_state": {"active": 1, "superseded": 1},
+        "by_permanence": {"stable": 1},
+        "by_confidence": {"high": 1},
+        "unconfirmed": 0,
+    }
+    assert mine["rules"] == {
+        "by_state": {"active": 1},
+        "by_maturity": {"candidate": 1},
+        "by_confidence": {"medium": 1},
+    }
+    assert mine["tiers"] == {"eden": 1, "mid": 1, "long": 1}
+    assert mine["backlog"] == {"pending": 1, "oldest_age_hours": 3.0, "kept_past_their_time": 0}
     assert mine["without_vector"] == 0
     everything = await reader.call("stats", {})
     assert everything["facts"]["by_state"] == {"active": 2, "superseded": 1}

@@ -41,6 +41,10 @@ default_ttl_days = 14
 max_entries = 500
 import_ttl_days = 365
 
+[butler.memory.eden]
+ttl_hours = 36
+max_entries = 400
+
 [butler.memory.facts]
 retrieval_confidence_threshold = 0.3
 expiry_confidence_threshold = 0.1
@@ -183,7 +187,7 @@ def test_the_documented_defaults_are_those_of_the_code() -> None:
         default: Any = MemorySettings()
         for name in path:
             default = getattr(default, name)
-        assert told[".".join(path)] == (str(default).lower() if isinstance(default, bool) else f"{default}"), path
+        assert told[".".join(path)] == ("not set" if default is None else said(default)), path
     for name, job in ButlerSettings().schedule:
         assert told[name] == job.cron
 

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from butler_memory.domain.kinds import MemoryType, Sensitivity
+from butler_memory.domain.kinds import MemoryType, Permanence, Sensitivity
 from butler_memory.domain.predicates import BUILTIN
 from butler_memory.domain.ranking import CORE_IMPORTANCE
 from butler_memory.domain.records import Fact
 from butler_memory.postgres.changes import columns_of
 from butler_memory.postgres.database import Conn
 
-_SENSITIVE = ", ".join(f"'{each.name}'" for each in BUILTIN if each.sensitivity is not Sensitivity.NORMAL)
+_CAREFUL = ", ".join(
+    f"'{each.name}'"
+    for each in BUILTIN
+    if each.sensitivity is not Sensitivity.NORMAL or each.permanence is Permanence.PERMANENT
+)
 _OWN = "SELECT p.name FROM memory.predicates p WHERE p.tenant_id = %(tenant)s"
 
 
 def important(fact: str) -> str:
-    """The condition, for the row that goes by this name. What a tenant says of a predicate goes before what we do."""
-    return f"""({fact}.importance >= {CORE_IMPORTANCE} OR {fact}.permanence IN ('permanent', 'stable')
-                OR {fact}.predicate_key IN ({_OWN} AND p.sensitivity <> 'normal')
-                OR ({fact}.predicate_key IN ({_SENSITIVE}) AND {fact}.predicate_key NOT IN ({_OWN})))"""
+    """The condition, for the row that goes by this name: by what it is worth, or by what its predicate is about.
+
+    What a tenant says of a predicate goes before what we do.
+    """
+    return f"""({fact}.importance >= {CORE_IMPORTANCE} OR {fact}.permanence = 'permanent'
+                OR {fact}.predicate_key IN ({_OWN} AND (p.sensitivity <> 'normal' OR p.permanence = 'permanent'))
+                OR ({fact}.predicate_key IN ({_CAREFUL}) AND {fact}.predicate_key NOT IN ({_OWN})))"""
 
 
 async def unconfirmed(
