@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -68,6 +68,7 @@ class Engine:
     embedder: Embedder
     urls: Urls
     clock: Clock
+    jobs: Sequence[Job]
     workers: Workers
 
 
@@ -104,8 +105,9 @@ async def open_engine(
         reader = Reader(database, embedder, settings.memory, references, served, counter, recipe)
         access = Access(database, clock, many_valued=settings.memory.facts.many_valued)
         memory = Memory(desk, reader, clock, times)
-        workers = Workers(database, jobs_of(desk), times, clock)
-        yield Engine(settings, memory, reader, desk, access, database, embedder, urls, clock, workers)
+        jobs = jobs_of(desk)
+        workers = Workers(database, jobs, times, clock)
+        yield Engine(settings, memory, reader, desk, access, database, embedder, urls, clock, jobs, workers)
 
 
 def timetable(settings: Settings) -> Timetable:

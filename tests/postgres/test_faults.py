@@ -1,0 +1,178 @@
+"""A worker that is killed, or stands still, in the middle of a job: each job ends exactly once in effect (DESIGN 5).
+
+One round each here; `make bench-faults` runs ten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+import pytest
+
+from butler_memory.bootstrap import Engine
+from butler_memory.domain.kinds import JobName
+from butler_memory.postgres.provision import Urls
+from caller import Caller
+from conftest import Hands, Template, owner_connection, rows
+from ledger import check_ledger
+from worker_process import BATCH, worker
+
+ROUNDS = int(os.environ.get("ROUNDS", "1"))
+MEMORIES = 4 * BATCH
+PATIENCE_SECONDS = 30
+
+every_round = pytest.mark.parametrize("turn", range(ROUNDS))
+Check = Callable[[], Awaitable[bool]]
+
+
+async def until(holds: Check, what: str) -> None:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not await holds():
+        assert time.monotonic() < end, f"never: {what}"
+        await asyncio.sleep(0.05)
+
+
+@pytest.fixture
+def environ(urls: Urls, hands: Hands, tmp_path: Any) -> Callable[[], dict[str, str]]:
+    """What a worker process needs to stand in the same place and time as the test."""
+
+    def make() -> dict[str, str]:
+        offset = hands.now - datetime.now(UTC)
+        return {
+            "BUTLER_MEMORY_DATABASE_URL": urls.app,
+            "BUTLER_MEMORY_WORKER_URL": urls.worker,
+            "BUTLER_MEMORY_DATA_DIR": str(tmp_path),
+            "BUTLER_MEMORY_CLOCK_OFFSET": f"{offset.total_seconds():+.0f}s",
+        }
+
+    return make
+
+
+@asynccontextmanager
+async def held(urls: Urls, table: str, memory_id: str) -> AsyncIterator[None]:
+    """Somebody else is at this row: whoever comes to it waits."""
+    async with await psycopg.AsyncConnection.connect(urls.owner) as conn:
+        await conn.execute(f"SELECT 1 FROM memory.{table} WHERE id = %s FOR UPDATE", [memory_id])  # type: ignore[arg-type]
+        yield
+
+
+async def somebody_waits(template: Template, urls: Urls) -> bool:
+    name = psycopg.conninfo.conninfo_to_dict(urls.app)["dbname"]
+    async with await psycopg.AsyncConnection.connect(template.server.admin_url()) as conn:
+        found = await conn.execute(
+            "SELECT 1 FROM pg_stat_activity WHERE datname = %s AND wait_event_type = 'Lock'", [name]
+        )
+        return await found.fetchone() is not None
+
+
+async def ended_well(urls: Urls, job: JobName, since: datetime) -> bool:
+    """The shard has been given back by a run that got to the end."""
+    found = await rows(
+        urls,
+        "SELECT 1 FROM memory.shards WHERE kind = %s AND tenant_id = 'home' AND lease_until IS NULL"
+        " AND last_ok_at >= %s",
+        job,
+        since,
+    )
+    return bool(found)
+
+
+class Work:
+    """What one job has to do: rows, the one in the middle, and what must have happened exactly once."""
+
+    job: JobName
+    table: str
+    event: str
+
+    async def prepare(self, ask: Caller, engine: Engine, hands: Hands, urls: Urls) -> list[str]:
+        raise AssertionError("each has its own")
+
+
+class Sweep(Work):
+    job, table, event = JobName.DECAY_SWEEP, "facts", "faded"
+
+    async def prepare(self, ask: Caller, engine: Engine, hands: Hands, urls: Urls) -> list[str]:
+        await engine.workers.run_due()
+        made = []
+        for n in range(MEMORIES):
+            made.append((await ask.fact(f"value {n}", f"key_{n}"))["id"])
+            hands.pass_(seconds=1)
+        hands.pass_(days=210)
+        return made
+
+
+class Cleanup(Work):
+    job, table, event = JobName.EPISODE_CLEANUP, "episodes", "deleted"
+
+    async def prepare(self, ask: Caller, engine: Engine, hands: Hands, urls: Urls) -> list[str]:
+        await engine.workers.run_due()
+        made = []
+        for n in range(MEMORIES):
+            episode = await ask.episode(f"day {n}")
+            await ask.forget(episode)
+            made.append(episode["id"])
+            hands.pass_(seconds=1)
+        async with owner_connection(urls) as conn:
+            await conn.execute("DELETE FROM memory.shards WHERE kind = 'consolidate'")
+        hands.pass_(days=100)
+        return made
+
+
+WORK = pytest.mark.parametrize("work", [Sweep(), Cleanup()], ids=["sweep", "cleanup"])
+
+
+async def exactly_once(urls: Urls, work: Work, made: list[str]) -> None:
+    found = await rows(urls, "SELECT entity_id::text AS id FROM memory.memory_events WHERE event_type = %s", work.event)
+    assert sorted(row["id"] for row in found) == sorted(made)
+    await check_ledger(urls)
+
+
+@WORK
+@every_round
+async def test_killed_in_the_middle_another_worker_ends_the_job(
+    work: Work, turn: int, ask: Caller, engine: Engine, hands: Hands, urls: Urls, template: Template,
+    environ: Callable[[], dict[str, str]],
+) -> None:  # fmt: skip
+    made = await work.prepare(ask, engine, hands, urls)
+    start = hands.now
+    async with held(urls, work.table, made[MEMORIES // 2]):
+        with worker(environ()) as first:
+            await until(lambda: somebody_waits(template, urls), "the worker comes to the row in the middle")
+            first.send_signal(signal.SIGKILL)
+            first.wait(10)
+    with worker(environ()):
+        await until(lambda: ended_well(urls, work.job, start), "the job ends well")
+    await exactly_once(urls, work, made)
+    assert {row["outcome"] for row in await rows(urls, "SELECT outcome FROM memory.job_runs WHERE job = %s"
+            " AND started_at >= %s", work.job, start)} >= {"lost", "ok"}  # fmt: skip
+
+
+@WORK
+@every_round
+async def test_frozen_past_its_lease_it_writes_nothing_when_it_wakes(
+    work: Work, turn: int, ask: Caller, engine: Engine, hands: Hands, urls: Urls, template: Template,
+    environ: Callable[[], dict[str, str]],
+) -> None:  # fmt: skip
+    made = await work.prepare(ask, engine, hands, urls)
+    start = hands.now
+    with worker(environ()) as frozen:
+        async with held(urls, work.table, made[MEMORIES // 2]):
+            await until(lambda: somebody_waits(template, urls), "the worker comes to the row in the middle")
+            frozen.send_signal(signal.SIGSTOP)
+        with worker(environ()) as other:
+            await until(lambda: ended_well(urls, work.job, start), "another worker ends the job")
+            other.kill()
+        before = await rows(urls, "SELECT count(*) AS n, max(id) AS last FROM memory.memory_events")
+        frozen.send_signal(signal.SIGCONT)
+        await asyncio.sleep(1.5)  # long enough to try: its lease was one second
+        assert frozen.poll() is None, "it lives, and goes on with what is its own"
+        assert await rows(urls, "SELECT count(*) AS n, max(id) AS last FROM memory.memory_events") == before
+    await exactly_once(urls, work, made)
