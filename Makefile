@@ -6,7 +6,7 @@ BIN := .venv/bin
 BENCH_DATA := $(wildcard ../shared/bench)
 QUALITY_ARGS := $(if $(BENCH_DATA),--locomo $(BENCH_DATA)/locomo_dev.json --precision $(BENCH_DATA)/precisionmembench)
 
-.PHONY: up test check clean bench-embedding bench-quality bench-speed
+.PHONY: up test check clean bench-embedding bench-quality bench-speed bench-sweep bench-faults
 
 up: .venv/.installed
 	@$(BIN)/butler-memory up $(ARGS)
@@ -28,6 +28,12 @@ bench-quality: .venv/.bench
 
 bench-speed: .venv/.bench
 	@$(BIN)/python bench/speed.py $(ARGS)
+
+bench-sweep: .venv/.bench
+	@$(BIN)/python bench/sweep.py $(ARGS)
+
+bench-faults: .venv/.dev
+	@ROUNDS=10 $(BIN)/pytest tests/postgres/test_faults.py $(ARGS)
 
 .venv/.installed: pyproject.toml
 	@echo "Setting up .venv (a minute the first time)"

@@ -185,11 +185,12 @@ async def test_r1_the_sweep_leaves_a_level_that_a_person_set(
 
 
 async def test_r4_limits_that_were_lowered_make_a_warning_in_the_sweep(
-    ask: Caller, open_engine: OpenEngine, urls: Urls
+    ask: Caller, open_engine: OpenEngine, urls: Urls, hands: Hands
 ) -> None:
     rule = await ask.rule("Always send the report on Fridays")
     for reason in ("it was empty", "nobody reads it"):
         await ask.call("mark_harmful", {"rule_id": rule["id"], "reason": reason})
+        hands.pass_(hours=1)
     stricter = await open_engine(BUTLER_MEMORY_RULES__HARMFUL_TO_ANTIPATTERN__MIN_HARMFUL="2")
     assert await swept(stricter) == {"rules_inverted": 1}
     row = await ask.row(rule)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from functools import partial
 from uuid import UUID
@@ -16,6 +16,7 @@ from butler_memory.postgres import sweep
 from butler_memory.postgres.changes import Author, Change, apply
 from butler_memory.postgres.database import Conn
 from butler_memory.postgres.leases import Lease, fenced
+from butler_memory.postgres.sweep import expire, fade
 from butler_memory.settings import FactSettings
 from butler_memory.upkeep.job import Done, author_of_job
 from butler_memory.writing.desk import Desk
@@ -28,35 +29,33 @@ RULES_A_BATCH = 200
 DECAYING = (MemoryType.FACT, MemoryType.RULE)
 
 Step = Callable[[Conn, Author, MemoryType, int], Awaitable[int]]
+# Who is past both limits expires at once: a step that nobody could see is left out.
+STEPS: Sequence[tuple[str, Step, MemoryType]] = tuple(
+    (f"{kind}s_{name}", step, kind) for name, step in (("expired", expire), ("faded", fade)) for kind in DECAYING
+)
 
 
 async def decay_sweep(desk: Desk, lease: Lease, now: datetime) -> Done:
-    """Who is past both limits expires at once: a step that nobody could see is left out."""
     author = author_of_job(lease, now)
     counts: Counter[str] = Counter()
     limits = desk.settings.facts
     thresholds = [limits.retrieval_confidence_threshold, limits.expiry_confidence_threshold]
     if lease.memo.get("thresholds") != thresholds:
         counts["rescaled"] = sum([await _rescale(desk, lease, author, kind) for kind in DECAYING])
-    more = False
-    for name, step in (("expired", sweep.expire), ("faded", sweep.fade)):
-        for kind in DECAYING:
-            moved, left = await _step(desk, lease, author, step, kind)
-            counts[f"{kind}s_{name}"] += moved
-            more = more or left
-    counts += await _judge(desk, lease, author)
-    return Done(counts, more, memo={"thresholds": thresholds})
-
-
-async def _step(desk: Desk, lease: Lease, author: Author, step: Step, kind: MemoryType) -> tuple[int, bool]:
-    """How many moved, and whether there may be more."""
-    moved = 0
+    left = STEPS
     for _ in range(BATCHES_A_RUN):
-        batch = await fenced(desk.database, lease, lambda conn: step(conn, author, kind, BATCH))
-        moved += batch
-        if batch < BATCH:
-            return moved, False
-    return moved, True
+        moved = await fenced(desk.database, lease, partial(_one_batch_each, author, left))
+        counts.update(moved)
+        left = [step for step in left if moved[step[0]] == BATCH]
+        if not left:
+            break
+    counts += await _judge(desk, lease, author)
+    return Done(counts, more=bool(left), memo={"thresholds": thresholds})
+
+
+async def _one_batch_each(author: Author, steps: Sequence[tuple[str, Step, MemoryType]], conn: Conn) -> dict[str, int]:
+    """How many moved by each step; most tenants are done with one transaction."""
+    return {name: await step(conn, author, kind, BATCH) for name, step, kind in steps}
 
 
 async def _rescale(desk: Desk, lease: Lease, author: Author, kind: MemoryType) -> int:
