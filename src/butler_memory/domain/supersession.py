@@ -27,7 +27,7 @@ SOURCE_RANK = {
 _USER_KINDS = frozenset({SourceKind.USER_STATED, SourceKind.CORRECTED})
 # In characters. Two long texts may share all their words and still say different things; only a copy is the same.
 LONGEST_IN_OTHER_WORDS = 2_000
-_INHERITED = ("permanence", "importance", "tags")
+INHERITED = ("permanence", "importance", "tags")
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,23 @@ class Replace:
 
 
 @dataclass(frozen=True)
+class Contest:
+    """What was only inferred says otherwise than what the user stated: both stand, until a person decides (F5)."""
+
+    stated: Fact
+
+
+@dataclass(frozen=True)
 class ArriveLate:
     """Older evidence: kept, already superseded by what is newer."""
 
     newer: Fact
 
 
-Decision = Create | Keep | Strengthen | Replace | ArriveLate
+Decision = Create | Keep | Strengthen | Replace | Contest | ArriveLate
+
+# The slot of a claim that contests a single value begins so: it stands beside that, and not in its place.
+CLAIM = "claim:"
 
 
 def slot_of(
@@ -110,6 +120,33 @@ def decide(
     if _is_older(request, holder, now):
         return ArriveLate(holder)
     return Replace(holder, _inherited(request, holder))
+
+
+def decide_reading(
+    decision: Decision, request: StoreFact, said_at: datetime, holder_said_at: datetime | None
+) -> Decision:
+    """The same for a statement that consolidation read, and that was said at `said_at`: it may be old news, and what
+    was only inferred retires nothing that the user stated."""
+    if not isinstance(decision, Replace):
+        return decision
+    if said_at < (holder_said_at or decision.existing.created_at):
+        return ArriveLate(decision.existing)
+    return contested_or(decision, request)
+
+
+def contested_or(decision: Replace, request: StoreFact) -> Decision:
+    stated = decision.existing.source_kind in _USER_KINDS
+    return Contest(decision.existing) if stated and request.source_kind not in _USER_KINDS else decision
+
+
+def claim_slot(secret: bytes, content: str) -> str:
+    return CLAIM + digest(secret, same_form(content))
+
+
+def claims_settled(request: StoreFact, on_key: Sequence[Fact]) -> list[Fact]:
+    """The user's own word on a key ends what was only claimed there."""
+    settled = request.source_kind in _USER_KINDS
+    return [fact for fact in on_key if settled and fact.slot.startswith(CLAIM)]
 
 
 def holder_of(slot: str, on_key: Sequence[Fact]) -> Fact | None:
@@ -170,7 +207,7 @@ def _revised(request: StoreFact, existing: Fact) -> dict[str, Any]:
 
 def _inherited(request: StoreFact, old: Fact) -> dict[str, Any]:
     """A corrected allergy stays permanent: what the caller did not say is taken over."""
-    return with_decay_rate({n: getattr(old, n) for n in _INHERITED if not request.gave(n)})
+    return with_decay_rate({n: getattr(old, n) for n in INHERITED if not request.gave(n)})
 
 
 def with_decay_rate(changes: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -85,6 +86,22 @@ async def said_in_session(
         [tenant, kind, list(ids), list(events), str(session)],
     )
     return frozenset(row["entity_id"] for row in await found.fetchall())
+
+
+async def last_said_at(conn: Conn, tenant: str, fact: UUID) -> datetime | None:
+    """When the latest episode happened that is evidence for a fact; None where it has none."""
+    found = await conn.execute(
+        """
+        SELECT max(coalesce(e.occurred_at, t.occurred_at)) AS said_at FROM memory.memory_links l
+        LEFT JOIN memory.episodes e ON (e.tenant_id, e.id) = (l.tenant_id, l.target_id)
+        LEFT JOIN memory.episode_tombstones t ON (t.tenant_id, t.id) = (l.tenant_id, l.target_id)
+        WHERE l.tenant_id = %s AND l.source_type = 'fact' AND l.source_id = %s AND l.target_type = 'episode'
+          AND l.relation = 'derived_from'
+        """,
+        [tenant, fact],
+    )
+    row = await found.fetchone()
+    return row["said_at"] if row else None
 
 
 async def newest(

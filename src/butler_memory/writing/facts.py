@@ -23,15 +23,24 @@ from butler_memory.domain.records import Fact
 from butler_memory.domain.requests import StoreFact, session_uuid
 from butler_memory.domain.sentence import line_of_fact
 from butler_memory.domain.supersession import (
+    INHERITED,
     ArriveLate,
+    Contest,
     Create,
     Decision,
     Keep,
     Replace,
     Strengthen,
+    claim_slot,
+    claims_settled,
+    contested_or,
     decide,
+    decide_reading,
+    holder_of,
+    same_content,
     scope_of,
     slot_of,
+    with_decay_rate,
 )
 from butler_memory.domain.text import key, subject_key
 from butler_memory.postgres import facts, keys, memories
@@ -52,13 +61,19 @@ async def store_fact(
 ) -> Written:
     require_writer(who)
     scopes = [writable_scope(who, request.scope)] if request.scope else list(who.own_scopes)
+    statement = await prepared(desk, who, request, author_of(who, request, now), tuple(evidence))
+    written = await desk.write(who.tenant, statement.ticket, lambda conn: statement.run(conn, scopes))
+    statement.catch_up(written)
+    return written
+
+
+async def prepared(
+    desk: Desk, who: Principal, request: StoreFact, author: Author, evidence: tuple[UUID, ...] = (), **more: Any
+) -> Statement:
+    """With its vector on the way; what follows needs a transaction."""
     tenant = await desk.tenant(who.tenant)
     ticket = await desk.vectors.soon(line_of_fact(request.subject, request.predicate, request.content))
-    job = _Job(desk, who, request, now, tuple(evidence), tenant, ticket, author_of(who, request, now))
-    written = await desk.write(who.tenant, ticket, lambda conn: job.run(conn, scopes))
-    if written.outcome in (WriteOutcome.CREATED, WriteOutcome.SUPERSEDED):
-        desk.vectors.catch_up(who.tenant, MemoryType.FACT, written.id, ticket)
-    return written
+    return Statement(desk, who, request, author.now, evidence, tenant, ticket, author, **more)
 
 
 @dataclass(frozen=True)
@@ -73,8 +88,8 @@ class _Place:
 
 
 @dataclass(frozen=True)
-class _Job:
-    """One statement on its way into the memory."""
+class Statement:
+    """One statement on its way into the memory. `said_at`: when it was said, where consolidation read it (F5)."""
 
     desk: Desk
     who: Principal
@@ -84,6 +99,12 @@ class _Job:
     tenant: Tenant
     ticket: Ticket
     author: Author
+    said_at: datetime | None = None
+
+    def catch_up(self, written: Written) -> None:
+        """What was written without its vector gets it as soon as that is there (S12)."""
+        if written.outcome in (WriteOutcome.CREATED, WriteOutcome.SUPERSEDED):
+            self.desk.vectors.catch_up(self.who.tenant, MemoryType.FACT, written.id, self.ticket)
 
     async def run(self, conn: Conn, scopes: list[str]) -> Written:
         """Read what is known on the key, decide, write it all (in the caller's transaction)."""
@@ -95,7 +116,11 @@ class _Job:
         ids = [fact.id for fact in on_key]
         said = await memories.said_in_session(conn, self.who.tenant, MemoryType.FACT, ids, self.author.session, SAID)
         decision = decide(self.request, place.slot, on_key, said_this_session=said, now=self.now)
+        if self.said_at and isinstance(decision, Replace):
+            earlier_said_at = await memories.last_said_at(conn, self.who.tenant, decision.existing.id)
+            decision = decide_reading(decision, self.request, self.said_at, earlier_said_at)
         written = await self._carry_out(conn, decision, place, on_key)
+        await apply(conn, self.author, [retire(claim, self.now) for claim in claims_settled(self.request, on_key)])
         if again:
             await keys.claim(conn, self.who.tenant, again, MemoryType.FACT, written.id, self.now)
         return written
@@ -134,6 +159,8 @@ class _Job:
                 return await self._strengthen(conn, decision)
             case Replace(existing, inherited):
                 return await self._replace(conn, place, existing, inherited)
+            case Contest(stated):
+                return await self._contest(conn, place, stated, on_key)
             case ArriveLate(newer):
                 return await self._arrive_late(conn, place, newer)
             case Create():
@@ -169,6 +196,30 @@ class _Job:
         await apply(conn, self.author, [retired])
         overrides = {**inherited, "supersedes_id": old.id}
         return await self._insert(conn, place, overrides, links, WriteOutcome.SUPERSEDED, superseded=old.id)
+
+    async def correct(self, conn: Conn, old: Fact) -> Written:
+        """In place of a fact that is named, whatever key and slot it has: values of a many-valued key too."""
+        place, on_key = await self._locate(conn, [old.scope])
+        others = [fact for fact in on_key if fact.id != old.id]
+        inherited = with_decay_rate({n: getattr(old, n) for n in INHERITED if not self.request.gave(n)})
+        decision = contested_or(Replace(old, inherited), self.request)
+        if self.said_at and self.said_at < (await memories.last_said_at(conn, old.tenant_id, old.id) or old.created_at):
+            decision = ArriveLate(old)
+        twin = same_content(self.request.content, place.slot, self.request.valid_from, others)
+        if not isinstance(decision, Replace) or twin is None:
+            return await self._carry_out(conn, decision, place, others)
+        links = (Link(Relation.SUPERSEDES, MemoryType.FACT, old.id), *await self._new_evidence(conn, twin))
+        await apply(conn, self.author, [retire(old, self.now), _linked(twin, links)])
+        return Written(MemoryType.FACT, twin.id, WriteOutcome.SUPERSEDED, twin.condition, old.id, links)
+
+    async def _contest(self, conn: Conn, place: _Place, stated: Fact, on_key: Sequence[Fact]) -> Written:
+        """Beside it, with the contradiction said: readers see both as contested (L1)."""
+        slot = place.slot or claim_slot(self.tenant.digest_key, self.request.content)
+        known = holder_of(slot, on_key)
+        if known:
+            return await self._keep(conn, known)
+        links = (Link(Relation.CONTRADICTS, MemoryType.FACT, stated.id), *self._evidence_links())
+        return await self._insert(conn, replace(place, slot=slot), {}, links, WriteOutcome.CREATED)
 
     async def _arrive_late(self, conn: Conn, place: _Place, newer: Fact) -> Written:
         overrides = {"validity": Validity.SUPERSEDED, "superseded_at": self.now}

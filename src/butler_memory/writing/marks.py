@@ -28,13 +28,21 @@ async def mark(desk: Desk, who: Principal, request: MarkRule, outcome: Applicati
         if author.request_id and await applications.is_known(conn, who.tenant, rule.id, author.request_id):
             return unchanged(rule)
         _require_live(rule)
-        await applications.add(conn, _application(author, rule, outcome, request.reason))
-        marked = _marked(desk, rule, outcome, request.reason, now)
-        changes = [marked, *await _next_level(conn, desk, rule, outcome, marked)]
-        await apply(conn, author, changes)
-        return Written(MemoryType.RULE, rule.id, WriteOutcome.CONFIRMED, RuleStatus.ACTIVE)
+        return await mark_here(conn, desk, author, rule, outcome, request.reason)
 
     return await desk.database.run(who.tenant, work)
+
+
+async def mark_here(
+    conn: Conn, desk: Desk, author: Author, rule: Rule, outcome: ApplicationOutcome, reason: str | None
+) -> Written:
+    """In the caller's transaction, of a live rule that it holds."""
+    await applications.add(conn, _application(author, rule, outcome, reason))
+    marked = _marked(desk, rule, outcome, reason, author.now)
+    changes = [marked, *await _next_level(conn, desk, rule, outcome, marked)]
+    await apply(conn, author, changes)
+    status = str(marked.values.get("status", rule.status))
+    return Written(MemoryType.RULE, rule.id, WriteOutcome.CONFIRMED, status)
 
 
 def _require_live(rule: Rule) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -24,7 +25,7 @@ from butler_memory.domain.sentence import one_line
 from butler_memory.domain.text import digest, meaning, same_form
 from butler_memory.errors import Conflict
 from butler_memory.postgres import keys, memories, rules
-from butler_memory.postgres.changes import Change, Link, apply
+from butler_memory.postgres.changes import Author, Change, Link, apply
 from butler_memory.postgres.database import Conn
 from butler_memory.security.principal import GLOBAL, Principal, writable_scope
 from butler_memory.writing.desk import CLOSE, Desk, Written, author_of, repeat_key, repeated
@@ -36,37 +37,67 @@ async def store_rule(
     desk: Desk, who: Principal, request: StoreRule, now: datetime, evidence: Sequence[UUID] = ()
 ) -> Written:
     scope = writable_scope(who, request.scope or GLOBAL)
-    secret = (await desk.tenant(who.tenant)).digest_key
-    author = author_of(who, request, now)
-    ticket = await desk.vectors.soon(one_line(request.content))
-    given = request.idempotency_key
-    again = repeat_key(secret, who, MemoryType.RULE, given) if given else None
-    derived = tuple(Link(Relation.DERIVED_FROM, MemoryType.EPISODE, episode) for episode in evidence)
+    saying = await prepared(desk, who, request, scope, author_of(who, request, now), tuple(evidence))
+    return await desk.write(who.tenant, saying.ticket, saying.run)
 
-    async def work(conn: Conn) -> Written:
-        earlier = await repeated(conn, who, again)
+
+async def prepared(
+    desk: Desk, who: Principal, request: StoreRule, scope: str, author: Author, evidence: tuple[UUID, ...] = ()
+) -> Saying:
+    """With its vector on the way; what follows needs a transaction."""
+    secret = (await desk.tenant(who.tenant)).digest_key
+    ticket = await desk.vectors.soon(one_line(request.content))
+    derived = tuple(Link(Relation.DERIVED_FROM, MemoryType.EPISODE, episode) for episode in evidence)
+    return Saying(desk, who, request, scope, secret, ticket, author, derived)
+
+
+@dataclass(frozen=True)
+class Saying:
+    """One rule on its way into the memory."""
+
+    desk: Desk
+    who: Principal
+    request: StoreRule
+    scope: str
+    secret: bytes
+    ticket: Ticket
+    author: Author
+    derived: tuple[Link, ...]
+
+    async def run(self, conn: Conn) -> Written:
+        """In the caller's transaction."""
+        tenant = self.who.tenant
+        again = self._idempotency_key()
+        earlier = await repeated(conn, self.who, again)
         if earlier:
             return earlier
-        word_set = meaning_digest(request.content, secret)
-        await rules.lock_meaning(conn, who.tenant, word_set)
-        known = await known_rule(conn, who.tenant, word_set, scope)
-        if known:
-            if again:
-                await keys.claim(conn, who.tenant, again, MemoryType.RULE, known.id, now)
-            said = await memories.said_in_session(conn, who.tenant, MemoryType.RULE, [known.id], author.session, SAID)
-            if said and not derived:
-                return Written(MemoryType.RULE, known.id, WriteOutcome.DUPLICATE, known.condition)
-            await apply(conn, author, [confirm_rule(desk, known, now, derived)])
-            return Written(MemoryType.RULE, known.id, WriteOutcome.CONFIRMED, RuleStatus.ACTIVE, links=derived)
-        ticket.require()
-        links = derived + await _related(conn, desk, who.tenant, scope, ticket)
-        change = _new_rule(desk, who, request, scope, word_set, now, links, ticket)
-        await apply(conn, author, [change])
+        word_set = meaning_digest(self.request.content, self.secret)
+        await rules.lock_meaning(conn, tenant, word_set)
+        known = await known_rule(conn, tenant, word_set, self.scope)
+        written = await (self._heard_again(conn, known) if known else self._create(conn, word_set))
         if again:
-            await keys.claim(conn, who.tenant, again, MemoryType.RULE, change.id, now)
+            await keys.claim(conn, tenant, again, MemoryType.RULE, written.id, self.author.now)
+        return written
+
+    async def _heard_again(self, conn: Conn, known: Rule) -> Written:
+        said = await memories.said_in_session(
+            conn, self.who.tenant, MemoryType.RULE, [known.id], self.author.session, SAID
+        )
+        if said and not self.derived:
+            return Written(MemoryType.RULE, known.id, WriteOutcome.DUPLICATE, known.condition)
+        await apply(conn, self.author, [confirm_rule(self.desk, known, self.author.now, self.derived)])
+        return Written(MemoryType.RULE, known.id, WriteOutcome.CONFIRMED, RuleStatus.ACTIVE, links=self.derived)
+
+    async def _create(self, conn: Conn, word_set: str) -> Written:
+        self.ticket.require()
+        links = self.derived + await _related(conn, self.desk, self.who.tenant, self.scope, self.ticket)
+        change = _new_rule(self.desk, self.who, self.request, self.scope, word_set, self.author.now, links, self.ticket)
+        await apply(conn, self.author, [change])
         return Written(MemoryType.RULE, change.id, WriteOutcome.CREATED, RuleStatus.ACTIVE, links=links)
 
-    return await desk.write(who.tenant, ticket, work)
+    def _idempotency_key(self) -> str | None:
+        given = self.request.idempotency_key
+        return repeat_key(self.secret, self.who, MemoryType.RULE, given) if given else None
 
 
 def meaning_digest(content: str, secret: bytes) -> str:
