@@ -125,13 +125,22 @@ def decide(
 def decide_reading(
     decision: Decision, request: StoreFact, said_at: datetime, holder_said_at: datetime | None
 ) -> Decision:
-    """The same for a statement that consolidation read, and that was said at `said_at`: it may be old news, and what
-    was only inferred retires nothing that the user stated."""
-    if not isinstance(decision, Replace):
-        return decision
-    if said_at < (holder_said_at or decision.existing.created_at):
-        return ArriveLate(decision.existing)
-    return contested_or(decision, request)
+    """The same for a statement that consolidation read, and that was said at `said_at`.
+
+    It may be old news; what was only inferred retires nothing that the user stated; and what a reader thinks a fact is
+    worth changes nothing about one that is known.
+    """
+    match decision:
+        case Strengthen(existing, confirms, changes):
+            kept = {name: value for name, value in changes.items() if name in ("source_kind", "confidence")}
+            return Strengthen(existing, confirms, kept) if confirms or kept else Keep(existing)
+        case Replace(existing, inherited):
+            if said_at < (holder_said_at or existing.created_at):
+                return ArriveLate(existing)
+            worth = {name: getattr(existing, name) for name in ("importance", "tags")}
+            return contested_or(Replace(existing, inherited | worth), request)
+        case _:
+            return decision
 
 
 def contested_or(decision: Replace, request: StoreFact) -> Decision:

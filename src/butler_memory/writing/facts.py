@@ -33,7 +33,6 @@ from butler_memory.domain.supersession import (
     Strengthen,
     claim_slot,
     claims_settled,
-    contested_or,
     decide,
     decide_reading,
     holder_of,
@@ -89,7 +88,10 @@ class _Place:
 
 @dataclass(frozen=True)
 class Statement:
-    """One statement on its way into the memory. `said_at`: when it was said, where consolidation read it (F5)."""
+    """One statement on its way into the memory.
+
+    `said_at` and `sessions`: when and where it was said, where consolidation read it in episodes (F5, F9).
+    """
 
     desk: Desk
     who: Principal
@@ -100,6 +102,7 @@ class Statement:
     ticket: Ticket
     author: Author
     said_at: datetime | None = None
+    sessions: tuple[UUID, ...] = ()
 
     def catch_up(self, written: Written) -> None:
         """What was written without its vector gets it as soon as that is there (S12)."""
@@ -114,16 +117,29 @@ class Statement:
             return earlier
         place, on_key = await self._locate(conn, scopes)
         ids = [fact.id for fact in on_key]
-        said = await memories.said_in_session(conn, self.who.tenant, MemoryType.FACT, ids, self.author.session, SAID)
+        said = await self._said_there(conn, ids)
         decision = decide(self.request, place.slot, on_key, said_this_session=said, now=self.now)
-        if self.said_at and isinstance(decision, Replace):
-            earlier_said_at = await memories.last_said_at(conn, self.who.tenant, decision.existing.id)
-            decision = decide_reading(decision, self.request, self.said_at, earlier_said_at)
+        if self.said_at:
+            decision = decide_reading(decision, self.request, self.said_at, await self._known_since(conn, decision))
         written = await self._carry_out(conn, decision, place, on_key)
         await apply(conn, self.author, [retire(claim, self.now) for claim in claims_settled(self.request, on_key)])
         if again:
             await keys.claim(conn, self.who.tenant, again, MemoryType.FACT, written.id, self.now)
         return written
+
+    async def _said_there(self, conn: Conn, ids: Sequence[UUID]) -> frozenset[UUID]:
+        """Which of these were said in each of the sessions that this was said in (F9)."""
+        tenant, sessions = self.who.tenant, self.sessions or (self.author.session,)
+        heard = [
+            await memories.said_in_session(conn, tenant, MemoryType.FACT, ids, session, SAID) for session in sessions
+        ]
+        return frozenset.intersection(*heard)
+
+    async def _known_since(self, conn: Conn, decision: Decision) -> datetime | None:
+        """When what would be replaced was last said in an episode."""
+        if not isinstance(decision, Replace):
+            return None
+        return await memories.last_said_at(conn, self.who.tenant, decision.existing.id)
 
     async def _locate(self, conn: Conn, scopes: list[str]) -> tuple[_Place, list[Fact]]:
         """Scope omitted: the first live match in own project, own butler, global; none: global (F5).
@@ -202,9 +218,9 @@ class Statement:
         place, on_key = await self._locate(conn, [old.scope])
         others = [fact for fact in on_key if fact.id != old.id]
         inherited = with_decay_rate({n: getattr(old, n) for n in INHERITED if not self.request.gave(n)})
-        decision = contested_or(Replace(old, inherited), self.request)
-        if self.said_at and self.said_at < (await memories.last_said_at(conn, old.tenant_id, old.id) or old.created_at):
-            decision = ArriveLate(old)
+        decision: Decision = Replace(old, inherited)
+        if self.said_at:
+            decision = decide_reading(decision, self.request, self.said_at, await self._known_since(conn, decision))
         twin = same_content(self.request.content, place.slot, self.request.valid_from, others)
         if not isinstance(decision, Replace) or twin is None:
             return await self._carry_out(conn, decision, place, others)

@@ -1,0 +1,213 @@
+"""A proposal with all its handles resolved and its sources checked: what will be tried, in order (K3, K9, F9).
+
+A reader may be mistaken, or may have obeyed what an episode said. So what it claims that the user said must be found
+in the user's own words, where its words are found at all: quoted pages, tools and assistants are not the user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from butler_memory.consolidation.batch import Batch, UnknownHandle
+from butler_memory.domain.extraction import own_words
+from butler_memory.domain.kinds import ApplicationOutcome, MemoryType, Relation, SourceKind
+from butler_memory.domain.proposal import NewFact, NewRule, Proposal, Proposed, UpdatedFact
+from butler_memory.domain.records import Episode, Fact, Rule
+from butler_memory.domain.requests import StoreFact, StoreRule, parse
+from butler_memory.domain.text import stems
+from butler_memory.security.principal import GLOBAL
+
+# Of the words of what is proposed, so many must stand in a text for it to be said there.
+SAID_SHARE = 0.5
+
+NOT_THE_USERS_WORDS = "not_the_users_words"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The episodes that are said to show something, in order."""
+
+    episodes: tuple[Episode, ...]
+    sessions: tuple[UUID, ...]
+
+    @property
+    def ids(self) -> tuple[UUID, ...]:
+        return tuple(episode.id for episode in self.episodes)
+
+    @property
+    def said_at(self) -> datetime:
+        return max(episode.occurred_at for episode in self.episodes)
+
+    @property
+    def session_id(self) -> UUID | None:
+        """The session of the last of them, where it has a name."""
+        return self.episodes[-1].session_id
+
+
+@dataclass(frozen=True)
+class PlannedFact:
+    request: StoreFact
+    evidence: Evidence
+    replaces: Fact | None = None
+
+
+@dataclass(frozen=True)
+class PlannedRule:
+    request: StoreRule
+    scope: str
+    evidence: Evidence
+    refused: str = ""
+
+
+@dataclass(frozen=True)
+class PlannedConfirmation:
+    memory: Fact | Rule
+    evidence: Evidence
+    refused: str = ""
+
+
+@dataclass(frozen=True)
+class PlannedLink:
+    first: Fact | Rule
+    second: Fact | Rule
+    relation: Relation
+    evidence: Evidence
+
+
+@dataclass(frozen=True)
+class PlannedMark:
+    rule: Rule
+    outcome: ApplicationOutcome
+    reason: str | None
+    session: UUID
+    evidence: Evidence
+    refused: str = ""
+
+
+Planned = PlannedFact | PlannedRule | PlannedConfirmation | PlannedLink | PlannedMark
+
+
+def plan(batch: Batch, proposal: Proposal) -> list[Planned]:
+    """Corrections first, so that what takes their place is known; raises UnknownHandle."""
+    checked = _Checker(batch)
+    return [
+        *map(checked.updated, proposal.updated_facts),
+        *map(checked.new, proposal.new_facts),
+        *map(checked.rule, proposal.new_rules),
+        *(PlannedConfirmation(memory, evidence, why) for memory, evidence, why in map(checked.confirmed,
+          proposal.confirmations)),
+        *(checked.link(pair, Relation.CONTRADICTS) for pair in proposal.contradictions),
+        *(checked.link(pair, Relation.SUPPORTS) for pair in proposal.supports),
+        *(mark for outcome in proposal.outcomes for mark in checked.marks(outcome)),
+    ]  # fmt: skip
+
+
+class _Checker:
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self._own = {episode.id: stems(own_words(episode.content or "")) for episode in batch.episodes}
+        self._all = {episode.id: stems(episode.content or "") for episode in batch.episodes}
+
+    def new(self, proposed: NewFact) -> PlannedFact:
+        evidence = self._evidence(proposed)
+        request = _request(StoreFact, proposed, evidence, self._scope(proposed.scope), subject=proposed.subject,
+                           predicate=proposed.predicate, tags=proposed.tags, importance=proposed.importance,
+                           source_kind=self._source(proposed, evidence), confidence=proposed.certainty,
+                           permanence=proposed.permanence)  # fmt: skip
+        return PlannedFact(request, evidence)
+
+    def updated(self, proposed: UpdatedFact) -> PlannedFact:
+        evidence, old = self._evidence(proposed), self._batch.fact(proposed.fact)
+        request = _request(StoreFact, proposed, evidence, old.scope, subject=old.subject, predicate=old.predicate,
+                           importance=proposed.importance, source_kind=self._source(proposed, evidence),
+                           confidence=proposed.certainty, permanence=proposed.permanence)  # fmt: skip
+        return PlannedFact(request, evidence, replaces=old)
+
+    def rule(self, proposed: NewRule) -> PlannedRule:
+        """Only where the user said or showed it: words that come from elsewhere make no rule (K9)."""
+        evidence = self._evidence(proposed)
+        scope = self._scope(proposed.scope)
+        request = _request(StoreRule, proposed, evidence, scope, tags=proposed.tags)
+        foreign = self._is_foreign(proposed.content, evidence)
+        return PlannedRule(request, scope, evidence, NOT_THE_USERS_WORDS if foreign else "")
+
+    def confirmed(self, proposed: Any) -> tuple[Fact | Rule, Evidence, str]:
+        """A session that was shown a memory and repeats it has confirmed nothing, unless the user said it (F9)."""
+        evidence, memory = self._evidence(proposed), self._batch.memory(proposed.memory)
+        unseen = [e for e in evidence.episodes if memory.id not in self._batch.served.get(self._session(e), set())]
+        said = [e for e in evidence.episodes if _share(stems(memory.line), self._own[e.id]) >= SAID_SHARE]
+        believed = [e for e in evidence.episodes if e in unseen or e in said]
+        foreign = self._is_foreign(memory.content or "", evidence)
+        return memory, evidence, "" if believed and not foreign else NOT_THE_USERS_WORDS
+
+    def link(self, pair: Any, relation: Relation) -> PlannedLink:
+        first, second = self._batch.memory(pair.first), self._batch.memory(pair.second)
+        if first.id == second.id:
+            raise UnknownHandle
+        return PlannedLink(first, second, relation, self._evidence(pair))
+
+    def marks(self, outcome: Any) -> list[PlannedMark]:
+        """One for each session that was served the rule and has not marked it itself (R6)."""
+        evidence, rule = self._evidence(outcome), self._batch.rule(outcome.rule)
+        return [
+            PlannedMark(rule, outcome.outcome, outcome.reason, session, evidence, self._why_no_mark(session, rule))
+            for session in dict.fromkeys(evidence.sessions)
+        ]
+
+    def _why_no_mark(self, session: UUID, rule: Rule) -> str:
+        if rule.id not in self._batch.served.get(session, set()):
+            return "not_served"
+        return "marked_already" if (session, rule.id) in self._batch.marked else ""
+
+    def _evidence(self, proposed: Proposed) -> Evidence:
+        named = dict.fromkeys(self._batch.episode(handle).id for handle in proposed.evidence)
+        episodes = tuple(episode for episode in self._batch.episodes if episode.id in named)
+        return Evidence(episodes, tuple(self._session(episode) for episode in episodes))
+
+    def _session(self, episode: Episode) -> UUID:
+        return self._batch.sessions.get(episode.id) or episode.session_id or episode.id
+
+    def _scope(self, scope: str) -> str:
+        return GLOBAL if scope == GLOBAL else self._batch.butler
+
+    def _source(self, proposed: NewFact | UpdatedFact, evidence: Evidence) -> SourceKind:
+        stated = proposed.source_kind is SourceKind.USER_STATED and not self._is_foreign(proposed.content, evidence)
+        return SourceKind.USER_STATED if stated else SourceKind.AGENT_INFERRED
+
+    def _is_foreign(self, content: str, evidence: Evidence) -> bool:
+        """Its words stand in the episodes, but not in what the user says there."""
+        wanted = stems(content)
+        ids = evidence.ids
+        own = max(_share(wanted, self._own[each]) for each in ids)
+        return own < SAID_SHARE and max(_share(wanted, self._all[each]) for each in ids) >= SAID_SHARE
+
+
+def _share(wanted: frozenset[str], there: frozenset[str]) -> float:
+    return len(wanted & there) / len(wanted) if wanted else 0.0
+
+
+def _request(model: Any, proposed: Any, evidence: Evidence, scope: str, **more: Any) -> Any:
+    session = evidence.session_id
+    lineage = {"session_id": str(session)} if session else {}
+    given = {"content": proposed.content, "scope": scope, "request_context": lineage, **more}
+    return parse(model, given)
+
+
+def kind_of(planned: Planned) -> str:
+    match planned:
+        case PlannedFact():
+            return MemoryType.FACT
+        case PlannedRule() | PlannedMark():
+            return MemoryType.RULE
+        case PlannedConfirmation():
+            return planned.memory.type
+        case PlannedLink():
+            return planned.first.type
+
+
+def all_evidence(planned: Sequence[Planned]) -> set[UUID]:
+    return {episode for each in planned for episode in each.evidence.ids}
