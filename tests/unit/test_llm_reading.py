@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from butler_memory.domain.proposal import Proposal
 from butler_memory.errors import SetupError
 from butler_memory.llm import BackendDown, Bad, BadOutput, Down, Prompt, ScriptedModel, Usage, model_of
+from butler_memory.llm.lazy import LazyModel
 from butler_memory.llm.reading import LONGEST_ANSWER, Fault, judge, judge_value, read
 from butler_memory.llm.schema import proposal_schema
 from butler_memory.settings import load
@@ -274,7 +276,32 @@ async def test_g7_a_key_is_in_no_repr(backend: str) -> None:
     await model.close()
 
 
-def test_importing_the_room_imports_no_sdk() -> None:
-    code = "import butler_memory.llm, sys; print(sorted({'openai', 'anthropic', 'pydantic_ai'} & set(sys.modules)))"
+def test_neither_importing_the_room_nor_choosing_imports_an_sdk() -> None:
+    code = """
+import sys
+from butler_memory.llm import model_of
+from butler_memory.settings import load
+for backend in ("anthropic", "openai", "claude-code"):
+    chosen = {"BACKEND": backend, "MODEL": "any"}
+    environ = {f"BUTLER_MEMORY_CONSOLIDATION__{name}": value for name, value in chosen.items()}
+    model_of(load(environ={**environ, "BUTLER_MEMORY_LLM_API_KEY": "key"}), {})
+print(sorted({"openai", "anthropic", "pydantic_ai", "httpx2"} & set(sys.modules)))
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+async def test_readings_that_come_at_once_load_their_model_once() -> None:
+    made: list[ScriptedModel] = []
+
+    def make() -> ScriptedModel:
+        made.append(ScriptedModel(lambda prompt: SAID))
+        return made[-1]
+
+    model = LazyModel("scripted:late", make)
+    await model.close()
+    assert made == []
+    replies = await asyncio.gather(*(model.propose(Prompt("", "")) for _ in range(5)))
+    assert [reply.proposal for reply in replies] == [PROPOSED] * 5
+    await model.close()
+    assert [one.closed for one in made] == [True]

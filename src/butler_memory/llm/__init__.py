@@ -9,7 +9,7 @@
     claude_code  the `claude` CLI, headless, in a `bounded` process
     scripted     says what it was told to: for tests and demos
 
-Importing this package imports neither SDK.
+Neither importing this package nor `model_of` imports an SDK; the first reading does (`lazy`).
 """
 
 from butler_memory.llm.choose import model_of

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from butler_memory.errors import SetupError
 from butler_memory.llm.claude_code import ClaudeCodeModel
+from butler_memory.llm.lazy import LazyModel
 from butler_memory.llm.ports import Model
 from butler_memory.settings import ConsolidationSettings, Settings
 
@@ -35,19 +36,21 @@ def model_of(settings: Settings, environ: Mapping[str, str] | None = None) -> Mo
 
 def _anthropic(chosen: ConsolidationSettings, key: str, environ: Mapping[str, str]) -> Model:
     _need("anthropic", "pydantic_ai", "anthropic")
-    from butler_memory.llm.anthropic import anthropic_model  # imports the SDK, which is an extra
-
     model = chosen.model or DEFAULT_MODEL["anthropic"]
     key, base_url = _address(chosen, key, environ, "ANTHROPIC")
     if not key:
         raise _no_key("anthropic", "ANTHROPIC_API_KEY")
-    return anthropic_model(model, key, base_url, chosen)
+
+    def make() -> Model:
+        from butler_memory.llm.anthropic import anthropic_model
+
+        return anthropic_model(model, key, base_url, chosen)
+
+    return LazyModel(f"anthropic:{model}", make)
 
 
 def _openai(chosen: ConsolidationSettings, key: str, environ: Mapping[str, str]) -> Model:
     _need("openai", "pydantic_ai", "openai")
-    from butler_memory.llm.openai import openai_model  # imports the SDK, which is an extra
-
     if not chosen.model:
         raise SetupError(
             "consolidation.backend is 'openai', but consolidation.model is not set.",
@@ -57,7 +60,13 @@ def _openai(chosen: ConsolidationSettings, key: str, environ: Mapping[str, str])
     key, base_url = _address(chosen, key, environ, "OPENAI")
     if not key and not base_url:
         raise _no_key("openai", "OPENAI_API_KEY")
-    return openai_model(chosen.model, key, base_url, chosen)
+
+    def make() -> Model:
+        from butler_memory.llm.openai import openai_model
+
+        return openai_model(chosen.model, key, base_url, chosen)
+
+    return LazyModel(f"openai:{chosen.model}", make)
 
 
 def _claude_code(chosen: ConsolidationSettings, key: str, environ: Mapping[str, str]) -> Model:
