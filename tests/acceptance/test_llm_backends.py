@@ -188,6 +188,7 @@ async def test_the_named_model_is_asked_at_the_named_address_with_the_key(wire: 
     assert asked.body["model"] == "any-model-1"
     assert "sk-mine" in (asked.headers.get("authorization", "") + asked.headers.get("x-api-key", ""))
     assert reader.name == f"{backend}:any-model-1"
+    assert "sk-mine" not in repr(reader) + repr(vars(reader))
 
 
 @pytest.mark.parametrize("backend", SDKS)

@@ -187,9 +187,7 @@ def test_the_documented_defaults_are_those_of_the_code() -> None:
         default: Any = MemorySettings()
         for name in path:
             default = getattr(default, name)
-        assert told[".".join(path)] == (str(default).lower() if isinstance(default, bool) else f"{default}" or '""'), (
-            path
-        )
+        assert told[".".join(path)] == (said(default) or '""'), path
     for name, job in ButlerSettings().schedule:
         assert told[name] == job.cron
 

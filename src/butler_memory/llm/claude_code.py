@@ -7,6 +7,7 @@ empty directory, keeping no transcript. So it can neither feed the memory itself
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import time
 from collections.abc import Mapping
@@ -21,6 +22,8 @@ from butler_memory.llm.bounded import Ended, Excess, run_bounded
 from butler_memory.llm.ports import BackendDown, Bad, BadOutput, Down, Prompt, Reply, Usage
 from butler_memory.llm.reading import Fault
 from butler_memory.llm.schema import proposal_schema
+
+log = logging.getLogger(__name__)
 
 _CLI = "claude"
 # Tried with 2.1; docs/decisions/0007-llm-backends.md says what each is for.
@@ -85,6 +88,8 @@ class ClaudeCodeModel:
         if ended is Excess.TIME:
             raise BackendDown(Down.TIMEOUT, took)
         answer = _answer(ended) if isinstance(ended, Ended) else {}
+        if not answer:
+            log.warning("%s gave no answer that makes sense (%r)", self.name, ended)  # which shows no output
         used = took + _usage(answer)
         judged = _judged(answer)
         match judged:
