@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from butler_memory.security.principal import Principal
 from butler_memory.settings import Settings, load
 from caller import Caller
 from ledger import check_ledger
+from wire import Wire, wire_server
 
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_connections": "300"}
 
@@ -196,3 +198,34 @@ async def rows(urls: Urls, query: str, *params: Any) -> list[dict[str, Any]]:
     async with owner_connection(urls) as conn:
         found = await conn.execute(query, params)
         return await found.fetchall()
+
+
+@pytest.fixture
+def only_loopback(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No test can reach a real host; one that tried fails, even where the attempt was taken for an outage."""
+    tried: list[Any] = []
+    connect, look_up = socket.socket.connect, socket.getaddrinfo
+
+    def guarded_connect(self: socket.socket, address: Any) -> None:
+        if self.family != socket.AF_UNIX and address[0] != "127.0.0.1":
+            tried.append(address)
+            raise OSError("not in a test")
+        connect(self, address)
+
+    def guarded_look_up(host: Any, *rest: Any, **more: Any) -> Any:
+        if host in ("127.0.0.1", b"127.0.0.1"):
+            return look_up(host, *rest, **more)
+        if b".invalid" not in (host if isinstance(host, bytes) else str(host).encode()):
+            tried.append(host)
+        raise socket.gaierror(socket.EAI_NONAME, "not in a test")
+
+    monkeypatch.setattr(socket.socket, "connect", guarded_connect)
+    monkeypatch.setattr(socket, "getaddrinfo", guarded_look_up)
+    yield
+    assert tried == []
+
+
+@pytest.fixture
+async def wire() -> AsyncIterator[Wire]:
+    async with wire_server() as wire:
+        yield wire

@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
+from urllib.parse import urlsplit
 
 import platformdirs
 from cronsim import CronSim, CronSimError
@@ -64,6 +65,16 @@ def _bare(host: str) -> str:
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 
+def _endpoint(url: str) -> str:
+    if not url:
+        return url
+    with suppress(ValueError):
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.hostname and not (parts.username or parts.query):
+            return url.rstrip("/")
+    raise ValueError("must be an address like 'http://localhost:11434/v1', without a password or a query in it")
+
+
 def _butler(name: str) -> str:
     if not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,62}", name) or name == "global":
         raise ValueError("must be a butler's name: lower case letters, digits, '-' and '_', and not 'global'")
@@ -74,6 +85,7 @@ Cron = Annotated[str, AfterValidator(_cron)]
 Timezone = Annotated[str, AfterValidator(_timezone)]
 ButlerName = Annotated[str, AfterValidator(_butler)]
 HostName = Annotated[str, AfterValidator(_host_name)]
+Endpoint = Annotated[str, AfterValidator(_endpoint)]
 
 
 class Section(BaseModel):
@@ -195,6 +207,10 @@ class ConsolidationSettings(Section):
     batch_size: PositiveInt = 20
     quiet_seconds: Annotated[float, Field(ge=0)] = 60
     max_retired_share: Share = 0.1
+    model: Annotated[str, Field(pattern=r"^([A-Za-z0-9][!-~]{0,199})?$")] = ""
+    base_url: Endpoint = ""
+    timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = 120
+    max_output_tokens: Annotated[int, Field(ge=1, le=200_000)] = 8000
 
 
 class ButlerOverrides(Section):
@@ -282,6 +298,7 @@ class Environment(Section):
     owner_url: Secret = ""
     worker_url: Secret = ""
     token: Secret = ""
+    llm_api_key: Secret = ""
     project: Annotated[str, Field(pattern=r"^([a-z0-9][a-z0-9._-]{0,62})?$")] = ""
     trigger_class: Literal["session", "maintenance"] = "session"
     clock_offset: timedelta = timedelta(0)

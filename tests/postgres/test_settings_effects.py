@@ -37,6 +37,7 @@ TESTS = Path(__file__).parents[1]
 LADDER = "postgres/test_marks.py::test_r3_r4_the_steps_of_the_ladder_are_where_they_are_set"
 
 WHEN = "test_j1_each_job_runs_at_the_time_that_is_set"
+BACKENDS = "acceptance/test_llm_backends.py"
 
 # Key -> the test that sees its effect; one of another module with its path.
 SEEN: dict[str, str] = {
@@ -85,6 +86,11 @@ SEEN: dict[str, str] = {
     "retrieval.quotas.episodes": "postgres/test_context.py::test_c2_the_quotas_share_the_budget_as_set",
     "retrieval.core_share": "postgres/test_context.py::test_c9_core_memory_has_the_share_that_is_set",
     "retrieval.tokenizer": "postgres/test_context.py::test_c1_tokens_are_counted_by_the_tokenizer_that_is_named",
+    "consolidation.model": f"{BACKENDS}::test_the_named_model_is_asked_at_the_named_address_with_the_key",
+    "consolidation.base_url": f"{BACKENDS}::test_the_named_model_is_asked_at_the_named_address_with_the_key",
+    "consolidation.timeout_seconds": f"{BACKENDS}::test_e2_who_does_not_answer_in_time_is_left",
+    "consolidation.max_output_tokens": f"{BACKENDS}::test_the_output_is_as_long_as_set",
+    "BUTLER_MEMORY_LLM_API_KEY": f"{BACKENDS}::test_the_named_model_is_asked_at_the_named_address_with_the_key",
     "BUTLER_MEMORY_DATA_DIR": "test_up_stands_where_its_variables_say",
     "BUTLER_MEMORY_HOST": "test_up_stands_where_its_variables_say",
     "BUTLER_MEMORY_ALLOWED_HOSTS": "acceptance/test_starting.py::test_g2_on_every_address_only_named_hosts_are_allowed",

@@ -77,6 +77,10 @@ backend = "claude-code"
 batch_size = 50
 quiet_seconds = 0
 max_retired_share = 0.05
+model = "qwen3:8b"
+base_url = "http://localhost:11434/v1"
+timeout_seconds = 30
+max_output_tokens = 4000
 
 [butler.memory.butlers.health]
 score_weights = { relevance = 0.25, importance = 0.25, recency = 0.25, confidence = 0.25 }
@@ -187,7 +191,7 @@ def test_the_documented_defaults_are_those_of_the_code() -> None:
         default: Any = MemorySettings()
         for name in path:
             default = getattr(default, name)
-        assert told[".".join(path)] == ("not set" if default is None else said(default)), path
+        assert told[".".join(path)] == ("not set" if default is None else said(default) or '""'), path
     for name, job in ButlerSettings().schedule:
         assert told[name] == job.cron
 
@@ -289,6 +293,13 @@ def test_an_unknown_key_is_refused_with_the_known_ones(file: Path, text: str, ke
         ("memory.consolidation.batch_size", "0", "greater than or equal to 1"),
         ("memory.consolidation.quiet_seconds", "-1", "greater than or equal to 0"),
         ("memory.consolidation.max_retired_share", "1.1", "less than or equal to 1"),
+        ("memory.consolidation.model", "'--dangerous'", "pattern"),
+        ("memory.consolidation.base_url", "'localhost:11434'", "like 'http://localhost:11434/v1'"),
+        ("memory.consolidation.base_url", "'ftp://models'", "like 'http://localhost:11434/v1'"),
+        ("memory.consolidation.base_url", "'https://me:secret@models'", "without a password"),
+        ("memory.consolidation.base_url", "'https://models?key=secret'", "without a password or a query"),
+        ("memory.consolidation.timeout_seconds", "0", "greater than 0"),
+        ("memory.consolidation.max_output_tokens", "0", "greater than or equal to 1"),
         ("memory.butlers.health.score_weights.relevance", "2", "less than or equal to 1"),
     ],
 )
@@ -543,7 +554,8 @@ def test_a_clock_offset_is_a_signed_number_with_its_unit(text: str, offset: time
 
 
 def test_g7_no_refusal_and_no_printed_settings_hold_a_secret(file: Path) -> None:
-    secrets = dict.fromkeys(("TOKEN", "DATABASE_URL", "OWNER_URL", "WORKER_URL"), "violet-heron-4711")
+    names = ("TOKEN", "DATABASE_URL", "OWNER_URL", "WORKER_URL", "LLM_API_KEY")
+    secrets = dict.fromkeys(names, "violet-heron-4711")
     assert "violet-heron" not in repr(read(file, "", **secrets))
     error = refusal(file, "butler.prot = 1", **secrets)
     assert "violet-heron" not in error.message + error.recovery
