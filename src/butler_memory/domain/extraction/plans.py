@@ -1,0 +1,87 @@
+"""Plans, trips and appointments: what will be, with its day."""
+
+from __future__ import annotations
+
+import re
+from datetime import date
+
+from butler_memory.domain.extraction.dates import split_date
+from butler_memory.domain.extraction.values import LONGEST_VALUE, is_general, one, place
+from butler_memory.domain.extraction.vocabulary import EVENT, JOURNEY, any_of
+
+_BE = "(?:am|is|are|will be)"
+# The plain form of the few verbs in which plans are told.
+_PLAIN = {
+    "flying": "fly", "going": "go", "travelling": "travel", "traveling": "travel", "heading": "head", "driving": "drive",
+    "moving": "move", "getting": "get", "starting": "start", "visiting": "visit", "hosting": "host", "running": "run",
+    "leaving": "leave", "taking": "take", "presenting": "present", "launching": "launch", "graduating": "graduate",
+    "retiring": "retire", "seeing": "see", "attending": "attend", "meeting": "meet", "relocating": "relocate",
+    "marrying": "marry", "returning": "return", "adopting": "adopt", "sailing": "sail", "giving": "give",
+}  # fmt: skip
+_TRAVEL = any_of("flying going travelling traveling heading driving sailing")
+_TRIP = re.compile(rf"{_BE} (?P<verb>{_TRAVEL}) (?P<rest>(?:back )?to .+)")
+_STAY = re.compile(r"will (?P<rest>be in .+)")
+_DOING = re.compile(rf"{_BE} (?P<verb>{any_of('', *_PLAIN)}) (?!to\b|late\b)(?P<rest>.+)")
+_MOVING = re.compile(rf"{_BE} (?P<verb>moving|relocating) (?P<rest>to .+)")
+_MEANT = re.compile(r"(?:plans? to|(?:am|is|are) planning to|intends? to|(?:am|is|are) planning on) (?P<rest>.+)")
+_GOING_TO = re.compile(r"(?:am|is|are) going to (?P<rest>(?!be\b|bed\b|need\b|have to\b)[a-z]+ .+)")
+_EVENT = rf"(?:[\w'-]+ ){{0,3}}{EVENT}(?: (?:with|at|for) [\w' .-]{{2,40}}?)?"
+_HAVING = re.compile(rf"(?:have|has) (?:an? |my |the |another )?(?P<what>{_EVENT}),? (?P<when>.+)")
+_OWN = re.compile(rf"'s (?P<what>(?:[\w'-]+ ){{0,2}}(?:{EVENT}|{JOURNEY})(?: to [\w ]{{2,30}}?)?) (?:is|are)(?: booked| scheduled)?(?: for)? (?P<when>.+)")
+_FRAGMENT = re.compile(rf"(?P<what>(?:[A-Z][\w'-]*)(?: [a-z][\w'-]*)?|{_EVENT}),? (?P<when>.+)")
+_EVENT_WORD = re.compile(rf"\b{EVENT}\b", re.IGNORECASE)
+
+Plan = tuple[str, str]  # predicate, content
+
+
+def plan_in(rest: str, today: date) -> Plan | None:
+    """What follows a subject, read as a plan."""
+    if match := _MOVING.match(rest):
+        return _dated("plan", f"{_PLAIN[match['verb']]} {match['rest']}", today)
+    if match := _TRIP.match(rest):
+        goes_somewhere = place(match["rest"].removeprefix("back ").removeprefix("to "))
+        if goes_somewhere:
+            return _dated("trip", f"{_PLAIN[match['verb']]} {match['rest']}", today)
+    if (match := _STAY.match(rest)) and place(match["rest"].removeprefix("be in ")):
+        return _dated("trip", match["rest"], today)
+    if match := _MEANT.match(rest):
+        return _dated("plan", match["rest"], today) or _undated(match["rest"])
+    if match := _GOING_TO.match(rest):
+        return _dated("plan", match["rest"], today)
+    if match := _HAVING.match(rest):
+        return _event(match["what"], match["when"], today)
+    if match := _OWN.match(rest):
+        is_journey = re.search(rf"\b{JOURNEY}\b", match["what"])
+        return _event(match["what"], match["when"], today, "trip" if is_journey else "appointment")
+    if (match := _DOING.match(rest)) and not _EVENT_WORD.fullmatch(match["verb"]):
+        return _dated("plan", f"{_PLAIN[match['verb']]} {match['rest']}", today)
+    return None
+
+
+def noted_event(clause: str, today: date) -> Plan | None:
+    """'Dentist next Tuesday at 10': a diary's style, with no verb."""
+    match = _FRAGMENT.match(clause)
+    if match is None or not _EVENT_WORD.search(match["what"]):
+        return None
+    return _event(match["what"][:1].lower() + match["what"][1:], match["when"], today)
+
+
+def _event(what: str, when: str, today: date, predicate: str = "appointment") -> Plan | None:
+    """An event whose date follows at once, perhaps after the hour."""
+    found = split_date(when, today)
+    if found is None or found[0]:
+        return None
+    return predicate, f"{what} {found[1]}"
+
+
+def _dated(predicate: str, text: str, today: date) -> Plan | None:
+    found = split_date(text, today)
+    if found is None or not found[0] or "," in found[0] or not is_general(found[0]):
+        return None
+    content = f"{found[0]} {found[1]}"
+    return (predicate, content) if len(content) <= LONGEST_VALUE else None
+
+
+def _undated(text: str) -> Plan | None:
+    value = one(text)
+    return ("plan", value) if value and " " in value and is_general(value) else None

@@ -1,0 +1,107 @@
+"""The value in what follows a verb: short, faithful, and only where it is one."""
+
+from __future__ import annotations
+
+import re
+
+from butler_memory.domain.extraction.vocabulary import NOT_A_PERSON, PERSON, PROPER, any_of
+
+LONGEST_VALUE = 120
+_MOST_WORDS = 9
+_KEPT_WHOLE = re.compile(
+    r"\b(mac and cheese|rock and roll|fish and chips|salt and vinegar|arts and crafts|gin and tonic|bed and breakfast|"
+    r"drum and bass|rhythm and blues|black and white|peanut butter and jelly|Dungeons and Dragons)\b",
+    re.IGNORECASE,
+)
+# What begins another thought.
+_CUT = re.compile(
+    r"\s*(?:[;:!?()\[\]—–]|\.\s|\.$|\s-\s)|,?\s+(?:but|so|because|since|which|who|whom|that|when|whenever|while|if|although|"
+    r"though|unless|as|until|please|thanks|especially|particularly|except|even|too|hence|therefore|than any\w+|"
+    r"more than|the most|most of all|a lot|very much|so much|these days|nowadays|right now|currently|at the moment|by the way|"
+    r"btw|you know|anyway|now|just|and (?:more|so on|others|stuff)|etc|for what|as well|to death|with (?:my|all|a passion))\b.*",
+    re.IGNORECASE | re.DOTALL,
+)
+_SEPARATOR = re.compile(r"\s*,\s*(?:(?:and|or|&)\s+)?(?:also\s+)?|\s+(?:and|or|&)\s+(?:also\s+|to\s+)?")
+_ARTICLE = re.compile(r"^(?:(?:an?|the|some|any|all|both|mostly|mainly|my own) )+")
+# Words by which a value points at something that was just there, or is a clause of its own.
+_POINTING = re.compile(
+    r"\b(?:it|this|that|these|those|you|your|yours|him|them|me|I|myself|one|ones|everything|nothing|anything|something|"
+    r"everyone|anyone|someone|how|what|when|where|why|whatever|is|are|was|were|am|will|would|can|could|should|might|"
+    r"has|had|did|does|mistake|same|second|first|third|last|option|options|answer|here|there|lot|bit)\b"
+)
+_BEGINS_BADLY = re.compile(
+    r"^(?:the|my|our|his|her|their|not|being|having|to|at|in|on|for|with|from|going|getting|doing|without|of|by)\b"
+)
+_NO_WORD = re.compile(r"[\ufffc@{}<>|\\]|://|\d{5}")
+
+
+def one(text: str) -> str:
+    """The first thing named in a text, or nothing."""
+    value = _CUT.sub("", text).split(",")[0].strip(" .'\"-")
+    return value if _fits(value) else ""
+
+
+def several(text: str) -> list[str]:
+    """Each thing of a list, up to where it stops being one."""
+    kept = _KEPT_WHOLE.sub(lambda m: m[0].replace(" and ", "\x1f"), _CUT.sub("", text))
+    values = []
+    for part in _SEPARATOR.split(kept):
+        value = part.replace("\x1f", " and ").strip(" .'\"-")
+        if not _fits(value):
+            break
+        values.append(value)
+    return values
+
+
+def bare(value: str) -> str:
+    """Without its article: 'a peanut' and 'the cello' name what 'peanut' and 'cello' do."""
+    return _ARTICLE.sub("", value)
+
+
+def is_general(value: str) -> bool:
+    """Is it a thing as such, and not this one here?"""
+    points_back = _BEGINS_BADLY.match(value) and not re.match(r"the [A-Z]", value)
+    return not points_back and not _POINTING.search(value)
+
+
+def proper(text: str) -> str:
+    """The name of a place or an organisation at the start of a text."""
+    match = re.match(rf"(?:the )?({PROPER})", text)
+    value = match[1].rstrip(".'’&-+ ") if match else ""
+    return "" if not value or NOT_A_PERSON.match(value) and " " not in value or value.endswith("'s") else value
+
+
+def place(text: str) -> str:
+    """Also the capitals that a list of people may not hold: somebody lives in Paris, nobody is called so."""
+    match = re.match(rf"(?:the )?({PROPER})", text)
+    value = match[1].rstrip(".'’&-+ ") if match else ""
+    return "" if not value or _TIMES.match(value) or value.endswith("'s") else value
+
+
+def person(text: str) -> str:
+    match = re.match(rf"({PERSON})(?=$|[\s,.;)])", text)
+    value = match[1].rstrip(".'’- ") if match else ""
+    return "" if not value or NOT_A_PERSON.match(value) or value.endswith("'s") else value
+
+
+def people(text: str) -> list[str]:
+    found = []
+    for part in _SEPARATOR.split(_CUT.sub("", text)):
+        name = person(part)
+        if not name or name != part.strip(" .'"):
+            break
+        found.append(name)
+    return found
+
+
+_TIMES = re.compile(
+    any_of(
+        "Monday Tuesday Wednesday Thursday Friday Saturday Sunday January February March April May June July August "
+        "September October November December I My The A An This That Anna's Peace Fear Hope Hell Heaven"
+    )
+    + r"(?!\w)"
+)
+
+
+def _fits(value: str) -> bool:
+    return 0 < len(value) <= LONGEST_VALUE and len(value.split()) <= _MOST_WORDS and not _NO_WORD.search(value)
