@@ -28,8 +28,12 @@ _UNLIKELY = (  # "a terrible cook", "a big fan of my dentist": no trade
     "hobby|avid|aspiring|natural|born|slow|fast|real|true|total|proud|lucky|happy|horrible|decent|awful|fellow|future|"
     "wannabe|regular|frequent|more|sort|kind|old"
 )
-_OFTEN = r"(?:every \w+(?: \w+)?|each \w+|(?:once|twice|\w+ times) (?:a|per) \w+|on (?:weekends|weekdays|\w+days)|daily)"
-_ILL_VERB = rf"(?:{_HAVE}|(?:was|{_BE}|{_HAVE} been) diagnosed with|suffers? from|{_BE} living with|{_BE} suffering from)"
+_OFTEN = (
+    r"(?:every \w+(?: \w+)?|each \w+|(?:once|twice|\w+ times) (?:a|per) \w+|on (?:weekends|weekdays|\w+days)|daily)"
+)
+_ILL_VERB = (
+    rf"(?:{_HAVE}|(?:was|{_BE}|{_HAVE} been) diagnosed with|suffers? from|{_BE} living with|{_BE} suffering from)"
+)
 
 
 def _one(text: str) -> list[str]:
@@ -72,10 +76,6 @@ def _propers(text: str) -> list[str]:
     return found
 
 
-def _place(text: str) -> list[str]:
-    return [v] if (v := values.place(text)) else []
-
-
 def _as_said(text: str) -> list[str]:
     return [text.strip(" .,")]
 
@@ -94,7 +94,7 @@ class Pattern:
 
 
 def _row(predicate: str, said: str, shape: Shape, only: str = "", written: str = "{}") -> Pattern:
-    said = re.sub(r"\s?\.\.\.$", " (?P<value>.+)", said)
+    said = said.replace("...", "(?P<value>.+)")
     return Pattern(predicate, re.compile(said), shape, re.compile(only) if only else None, written)
 
 
@@ -103,13 +103,13 @@ PATTERNS: tuple[Pattern, ...] = (
     _row("name", rf"'s name is (?P<value>{words.PERSON}){_END}", _name),
     _row("full_name", rf"'s (?:full|legal) name is (?P<value>{words.PERSON}){_END}", _name),
     _row("preferred_name", rf"'s (?:preferred name|nickname) is (?P<value>{words.PERSON}){_END}", _name),
-    _row("preferred_name", rf"(?:goes?|going) by (?P<value>{words.PERSON}){_STOP}", _name),
+    _row("preferred_name", rf"(?:go|goes) by (?P<value>{words.PERSON}){_STOP}", _name),
     _row("preferred_name", r"(?:prefers?|likes?) to be called ...", _name),
     _row("pronouns", r"'s pronouns are (?P<value>[a-z]+/[a-z]+(?:/[a-z]+)?)", _as_said),
     _row("birthday", rf"'s (?:birthday|birth date|date of birth) is (?:on )?(?P<value>{_DAY})", _as_said),
     _row("birthday", rf"(?:was|am|is) born on (?P<value>{_DAY})", _as_said),
-    _row("birthplace", r"was born (?:and raised )?in ...", _place),
-    _row("birthplace", rf"(?:{_BE} originally from|'s (?:hometown|birthplace) is) ...", _place),
+    _row("birthplace", r"was born (?:and raised )?in ...", _proper),
+    _row("birthplace", rf"(?:{_BE} originally from|'s (?:hometown|birthplace) is) ...", _proper),
     _row("nationality", rf"{_BE} (?:an? )?(?P<value>{words.NATIONALITY}){_STOP}", _as_said),
     _row("native_language", rf"'s (?:native language|first language|mother tongue) is (?P<value>{words.LANGUAGE})", _as_said),
     _row("native_language", rf"{_BE} a native (?P<value>{words.LANGUAGE}) speaker", _as_said),
@@ -123,15 +123,15 @@ PATTERNS: tuple[Pattern, ...] = (
     _row("allergy", rf"(?:{_HAVE} (?:an? )?(?:\w+ )?allerg(?:y|ies) to|'s allergies (?:are|include)) ...", _liked),
     _row("allergy", rf"{_HAVE} (?:an? )?(?:severe |bad |mild )?(?P<value>[\w-]+(?: [\w-]+)?) allergy{_END}", _one),
     _row("medical_condition", rf"{_BE} (?P<value>{words.BEING_ILL}){_END}", _as_said),
-    _row("medical_condition", rf"{_ILL_VERB} ...", _things, words.ILLNESS),
+    _row("medical_condition", rf"{_ILL_VERB} (?P<value>.+?)(?= (?:last|in|since|as|when|for|at|a few|two|ago)\b|$)", _things, words.ILLNESS),
     _row("medication", rf"(?:takes?|{_BE} taking|{_BE} on|{_BE} prescribed) (?P<value>.+?)(?= (?:for|every|twice|once|each|daily|in|at|a)\b|$)", _things, words.MEDICINE),
     _row("dietary_restriction", rf"{_BE} (?:an? )?(?:strict |lifelong |ethical )?(?P<value>{words.DIET}){_END}", _as_said),
     _row("dietary_restriction", r"(?:do|does) not eat ...", _no, rf"no {words.FOOD}"),
     _row("dietary_restriction", r"(?:avoids?|never eats?) ...", _no, rf"no {words.FOOD}"),
     _row("dietary_restriction", rf"(?:keeps?|eats?(?: only)?|follows?|{_BE} on) (?:an? |strictly )?(?P<value>{words.DIET_STYLE})(?: diet| food)?{_END}", _as_said),
     # home and work
-    _row("home", rf"(?:lives?|{_BE} (?:living|based|residing)|resides?|{_HAVE} been living|{_HAVE} lived) (?:alone |together )?in ...", _place),
-    _row("home", rf"(?:{_HAVE} )?(?:moved|relocated) (?:here )?to ...", _place),
+    _row("home", rf"(?:lives?|{_BE} (?:living|based|residing)|resides?|{_HAVE} been living|{_HAVE} lived) (?:alone |together )?in ...", _proper),
+    _row("home", rf"(?:{_HAVE} )?(?:moved|relocated) (?:here )?to ...", _proper),
     _row("employer", rf"(?:works?|{_BE} (?:working|employed)|{_HAVE} been working|'s employer is|started (?:a new job|work|working)) ?(?:at|for|by|with)? ...", _proper),
     _row("employer", rf"(?:works?|{_BE} working) (?:at|for) (?P<value>(?:an?|the) (?:[\w-]+ ){{0,2}}{words.ORGANISATION}){_END}", _as_said),
     _row("employer", rf"(?:works?|{_BE} working) as (?:an? )?[\w -]{{3,40}}? (?:at|for) ...", _proper),
@@ -156,7 +156,7 @@ PATTERNS: tuple[Pattern, ...] = (
     _row("preference", r"(?:prefers?) (?!to be called|that\b)...", _wanted),
     _row("favorite", r"'s favou?rite (?P<what>[\w ]{2,30}?) (?:is|are) ...", _one, written="{what}: {}"),
     _row("hobby", r"'s (?:main |biggest |favou?rite )?hobb(?:y|ies) (?:is|are|include) ...", _liked),
-    _row("hobby", r"plays? ...", _things, words.GAME),
+    _row("hobby", r"plays? (?P<value>.+?)(?= (?:every|on|with|in|at|for|twice|once|since)\b|$)", _things, words.GAME),
     _row("hobby", r"collects? ...", _liked, r"[a-z].*s", "collecting {}"),
     _row("interest", rf"{_BE} (?:very |really )?(?:into|interested in|passionate about) (?!an? |book|buy|rent|see|hear|know)...", _liked),
     _row("interest", rf"{_BE} learning (?:how )?...", _things, rf"(?:{words.LANGUAGE}|{words.GAME}|to [a-z]+)", "learning {}"),
@@ -166,13 +166,13 @@ PATTERNS: tuple[Pattern, ...] = (
     _row("subscription", rf"(?:subscribes? to|{_BE} subscribed to) (?P<value>(?:The )?{words.PROPER})", _as_said),
     _row("habit", rf"(?P<value>(?:usually|normally|typically|generally) {words.ROUTINE}.*)", _one),
     _row("habit", rf"(?P<value>{words.ROUTINE}\b.{{0,40}}? ?\b{_OFTEN})", _one),
-    _row("goal", rf"(?:'s (?:\w+ )?goal (?:this year |for \w+ )?is to|{_BE} (?:trying|aiming|hoping) to (?=quit|lose|learn|save|become|get fit)) ...", _wanted),
+    _row("goal", rf"(?:'s (?:\w+ )?goal (?:this year |for \w+ )?is to|{_BE} (?:trying|aiming|hoping) to(?= (?:quit|lose|learn|save|become|get fit)\b)) ...", _wanted),
     _row("goal", r"(?:wants?|would like) to (?P<value>(?:learn (?!more|about)|become an?|quit (?:smoking|drinking)|lose \d+|run a|write a|get fit).*)", _wanted),
 )  # fmt: skip
 
 # What replaces what. Where no known fact has the old value, only the last two rows say of what kind the new one is.
 CHANGES: tuple[tuple[str, re.Pattern[str], Shape], ...] = (
-    ("home", re.compile(r"(?:have |has )?(?:moved|relocated) from (?P<old>.+?) to (?P<value>.+)"), _place),
+    ("home", re.compile(r"(?:have |has )?(?:moved|relocated) from (?P<old>.+?) to (?P<value>.+)"), _proper),
     ("employer", re.compile(r"(?:have |has )?left (?P<old>.+?) (?:for|to join) (?P<value>.+)"), _proper),
     ("name", re.compile(r"(?:have |has )?changed 's name from (?P<old>.+?) to (?P<value>.+)"), _name),
     ("uses", re.compile(r"(?:have |has )?(?:switched|changed|migrated) from (?P<old>.+?) to (?P<value>.+)"), _one),

@@ -6,7 +6,7 @@ import re
 from datetime import date
 
 from butler_memory.domain.extraction.dates import split_date
-from butler_memory.domain.extraction.values import LONGEST_VALUE, is_general, one, place
+from butler_memory.domain.extraction.values import LONGEST_VALUE, is_general, one, proper
 from butler_memory.domain.extraction.vocabulary import EVENT, JOURNEY, any_of
 
 _BE = "(?:am|is|are|will be)"
@@ -27,9 +27,10 @@ _MEANT = re.compile(r"(?:plans? to|(?:am|is|are) planning to|intends? to|(?:am|i
 _GOING_TO = re.compile(r"(?:am|is|are) going to (?P<rest>(?!be\b|bed\b|need\b|have to\b)[a-z]+ .+)")
 _EVENT = rf"(?:[\w'-]+ ){{0,3}}{EVENT}(?: (?:with|at|for) [\w' .-]{{2,40}}?)?"
 _HAVING = re.compile(rf"(?:have|has) (?:an? |my |the |another )?(?P<what>{_EVENT}),? (?P<when>.+)")
-_OWN = re.compile(rf"'s (?P<what>(?:[\w'-]+ ){{0,2}}(?:{EVENT}|{JOURNEY})(?: to [\w ]{{2,30}}?)?) (?:is|are)(?: booked| scheduled)?(?: for)? (?P<when>.+)")
-_FRAGMENT = re.compile(rf"(?P<what>(?:[A-Z][\w'-]*)(?: [a-z][\w'-]*)?|{_EVENT}),? (?P<when>.+)")
-_EVENT_WORD = re.compile(rf"\b{EVENT}\b", re.IGNORECASE)
+_OWN = re.compile(
+    rf"'s (?P<what>(?:[\w'-]+ ){{0,2}}(?:{EVENT}|{JOURNEY})(?: to [\w ]{{2,30}}?)?) (?:is|are)(?: booked| scheduled)?(?: for)? (?P<when>.+)"
+)
+_FRAGMENT = re.compile(rf"(?!(?:I|my|the|user)\b)(?P<what>(?i:{_EVENT})),? (?P<when>.+)")
 
 Plan = tuple[str, str]  # predicate, content
 
@@ -39,10 +40,10 @@ def plan_in(rest: str, today: date) -> Plan | None:
     if match := _MOVING.match(rest):
         return _dated("plan", f"{_PLAIN[match['verb']]} {match['rest']}", today)
     if match := _TRIP.match(rest):
-        goes_somewhere = place(match["rest"].removeprefix("back ").removeprefix("to "))
+        goes_somewhere = proper(match["rest"].removeprefix("back ").removeprefix("to "))
         if goes_somewhere:
             return _dated("trip", f"{_PLAIN[match['verb']]} {match['rest']}", today)
-    if (match := _STAY.match(rest)) and place(match["rest"].removeprefix("be in ")):
+    if (match := _STAY.match(rest)) and proper(match["rest"].removeprefix("be in ")):
         return _dated("trip", match["rest"], today)
     if match := _MEANT.match(rest):
         return _dated("plan", match["rest"], today) or _undated(match["rest"])
@@ -53,7 +54,7 @@ def plan_in(rest: str, today: date) -> Plan | None:
     if match := _OWN.match(rest):
         is_journey = re.search(rf"\b{JOURNEY}\b", match["what"])
         return _event(match["what"], match["when"], today, "trip" if is_journey else "appointment")
-    if (match := _DOING.match(rest)) and not _EVENT_WORD.fullmatch(match["verb"]):
+    if match := _DOING.match(rest):
         return _dated("plan", f"{_PLAIN[match['verb']]} {match['rest']}", today)
     return None
 
@@ -61,7 +62,7 @@ def plan_in(rest: str, today: date) -> Plan | None:
 def noted_event(clause: str, today: date) -> Plan | None:
     """'Dentist next Tuesday at 10': a diary's style, with no verb."""
     match = _FRAGMENT.match(clause)
-    if match is None or not _EVENT_WORD.search(match["what"]):
+    if match is None:
         return None
     return _event(match["what"][:1].lower() + match["what"][1:], match["when"], today)
 

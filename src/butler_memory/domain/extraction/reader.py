@@ -151,7 +151,9 @@ class _Gathered:
     def _add_fact(self, claim: Claim, handle: str) -> None:
         key = (subject_key(claim.subject), claim.predicate, same_form(claim.content))
         before = self._facts.get(key)
-        stated = claim.source_kind is SourceKind.USER_STATED or (before and before.source_kind is SourceKind.USER_STATED)
+        stated = claim.source_kind is SourceKind.USER_STATED or (
+            before and before.source_kind is SourceKind.USER_STATED
+        )
         self._facts[key] = NewFact(
             evidence=_with(before.evidence if before else [], handle),
             subject=before.subject if before else claim.subject,

@@ -72,10 +72,12 @@ _LEAD = re.compile(
     r"(?:please |just )?(?:remember|note|know|keep in mind|be aware)(?: that)?|I (?:should|must|have to) (?:mention|say|add)(?: that)?|"
     r"I (?:just )?(?:want|wanted) (?:you to know|to let you know|to mention|to say)(?: that)?|let me (?:mention|add|say)(?: that)?|"
     r"I (?:already )?told you(?: already| before)?(?: that)?|the thing is|it turns out|turns out)\b[,:!]?\s*(?:that\s+)?)+"
-    r"(?=\S)",
+    r"(?=\S|$)",
     re.IGNORECASE,
 )
-_BELIEF = re.compile(r"^(?:I|he|she|they|(?:the )?user) (?:thinks?|believes?)(?: that)? |^probably |^I am pretty sure(?: that)? ", re.I)
+_BELIEF = re.compile(
+    r"^(?:I|he|she|they|(?:the )?user) (?:thinks?|believes?)(?: that)? |^probably |^I am pretty sure(?: that)? ", re.I
+)
 _PROBABLY = re.compile(r"\b(?:probably|most likely|I think|I believe)\b ?", re.IGNORECASE)
 _REPORT = re.compile(
     r"^(?:(?:the )?user|User) (?:also |has |explicitly |just )*(?:said|says|stated|states|mentioned|mentions|told (?:me|us)|"
@@ -93,19 +95,26 @@ _ADVERBS = re.compile(
     r"absolutely|truly|simply|definitely|personally|both|already|totally|proudly|recently|happily|mostly|mainly|"
     r"officially|especially|particularly|very much|usually(?= prefer)|generally(?= prefer)|all|quite) )+"
 )
-_GOES_ON = re.compile(r"^(?:am|is|are|lives?|works?|have|has|owns?|uses?|likes?|loves?|hates?|prefers?|speaks?|takes?|enjoys?|dislikes?|keeps?|do|does|was)\b")
-_CALL_ME = re.compile(
-    rf"^(?:please |just |you (?:can|may) (?:just )?|feel free to |everyone calls |people call |friends call )*(?:call|calls) me "
-    rf"(?P<name>{words.PERSON})$",
-    re.IGNORECASE if False else 0,
+_GOES_ON = re.compile(
+    r"^(?:am|is|are|lives?|works?|have|has|owns?|uses?|likes?|loves?|hates?|prefers?|speaks?|takes?|enjoys?|dislikes?|keeps?|do|does|was)\b"
 )
-_ELSEWHO = re.compile(r"^(?:you|it|this|that|these|those|there|they|he|she|we|please|thanks|let us|can|could|would|will|should)\b", re.I)
+_CALL_ME = re.compile(
+    rf"^(?i:please |just |you (?:can|may) (?:just )?|feel free to |everyone calls |people call |friends call )*(?i:calls?) me "
+    rf"(?P<name>{words.PERSON})$"
+)
+_ELSEWHO = re.compile(
+    r"^(?:you|it|this|that|these|those|there|they|he|she|we|please|thanks|let us|can|could|would|will|should)\b", re.I
+)
 _ASKS = re.compile(rf"^(?:please )?{words.IMPERATIVE}\b", re.I)
 _NOT = re.compile(r"^(?P<before>(?:'s [\w ]{2,30}? )?(?:am|is|are|do|does|have|has|will|was)) not (?P<after>.+)$")
 _BUT = re.compile(r"^(?P<before>.*?)\bnot (?P<wrong>[^,]{1,60}?),? but (?:rather )?(?P<right>.+)$")
-_NOT_TAIL = re.compile(r",? (?:and |but )?not (?P<wrong>[^,]{1,60})$")
-_RELATED = re.compile(rf"^(?:is|are) (?:my|our|the user's|User's|his|her|their) {words.KIN_WORD}(?=$|[,.;]| (?:and|who)\b)")
-_HAS_KIN = re.compile(rf"^(?:have|has) (?:an?|one|{words.COUNT}) {words.KIN_WORD}(?:,|:)?(?: who is)?(?: (?:named|called)| whose names? (?:is|are))? (?P<names>{words._CAPITAL}.*)$")
+_NOT_TAIL = re.compile(r"(?:,| and| but|, and|, but) not (?P<wrong>[^,]{1,60})$")
+_RELATED = re.compile(
+    rf"^(?:is|are) (?:my|our|the user's|User's|his|her|their) {words.KIN_WORD}(?=$|[,.;]| (?:and|who)\b)"
+)
+_HAS_KIN = re.compile(
+    rf"^(?:have|has) (?:an?|one|{words.COUNT}) {words.KIN_WORD}(?:,|:)?(?: who is)?(?: (?:named|called)| whose names? (?:is|are))? (?P<names>{words._CAPITAL}.*)$"
+)
 _KIN_NAMED = re.compile(rf"^(?:'s name is|is (?:called|named)|is) (?P<name>{words.PERSON})(?=$|[,.;!]| (?:and|but)\b)")
 
 
@@ -135,7 +144,7 @@ def _claims(sentence: str, voice: _Voice, known: People, today: date) -> Iterato
     """Clause by clause, until one cannot be placed: whose words follow is then anybody's guess."""
     subject, denied_rest = "", ""
     introduced = ""
-    for clause in _with_not_tails(clauses(sentence)):
+    for clause in _with_not_tails(clauses(_LEAD.sub("", sentence))):
         bare = _LEAD.sub("", clause).strip(" ,")
         belief = _BELIEF.match(bare)
         bare = bare[belief.end() :] if belief else bare
@@ -155,13 +164,14 @@ def _claims(sentence: str, voice: _Voice, known: People, today: date) -> Iterato
         if denied_rest and bare.startswith("it is "):
             yield from _of(heard, subject, denied_rest + " " + bare[6:], known, today)
             continue
+        if voice.me == USER and (event := noted_event(bare, today)):
+            yield _claim(heard, USER, *event)
+            continue
         found = _subject(bare, heard, known)
         if found is None and subject and _GOES_ON.match(bare):
             found = _Found(subject, bare)
         if found is None:
-            if voice.me == USER and (event := noted_event(bare, today)):
-                yield _claim(heard, USER, *event)
-            elif not (_ELSEWHO.match(bare) or _ASKS.match(bare)) or _HEARSAY.search(bare):
+            if not (_ELSEWHO.match(bare) or _ASKS.match(bare)) or _HEARSAY.search(bare):
                 break
             continue
         for claim in found.relation:
@@ -203,7 +213,11 @@ class _Found:
 def _subject(clause: str, voice: _Voice, known: People) -> _Found | None:
     """Who the clause is about, and what follows; nothing where its beginning is not understood."""
     if match := re.match(r"^(I|we)(?= [a-z])", clause, re.I):
-        return _Found(voice.me, clause[match.end() :].strip(), plural=match[1].lower() == "we") if voice.me else _Found("", "")
+        return (
+            _Found(voice.me, clause[match.end() :].strip(), plural=match[1].lower() == "we")
+            if voice.me
+            else _Found("", "")
+        )
     if not voice.me and (match := re.match(r"^(?:The user|the user|User|user)(?='s |'s$| [a-z])", clause)):
         return _kin_of(clause, "user's", voice, known) or _Found(USER, clause[match.end() :].lstrip())
     if match := re.match(r"^(he|she|they)(?= [a-z])", clause, re.I):
@@ -218,14 +232,15 @@ def _subject(clause: str, voice: _Voice, known: People) -> _Found | None:
 
 def _kin_of(clause: str, whose: str, voice: _Voice, known: People) -> _Found | None:
     """'My sister Anna lives in Berlin': about Anna, and that she is the user's sister. The same for a dog."""
-    opening = rf"^(?:the )?{re.escape(whose)} "
+    opening = rf"^(?i:(?:the )?{re.escape(whose)}) "
     if pet := re.match(
-        rf"{opening}(?:[a-z]+ )?(?P<kind>{words.PET})(?:'s name is|,? (?:who )?is (?:called|named)|,)? (?P<name>{words.PERSON})", clause, re.I
+        rf"{opening}(?:[a-z]+ )?(?P<kind>{words.PET})(?:'s name is|,? (?:who )?is (?:called|named)|,)? (?P<name>{words.PERSON})",
+        clause,
     ):
         name = person(pet["name"])
-        claims = (_claim(voice, USER, "pet", f"{pet['kind'].lower()} named {name}"),) if name and name[0].isupper() else ()
+        claims = (_claim(voice, USER, "pet", f"{pet['kind'].lower()} named {name}"),) if name else ()
         return _Found("", "", claims)
-    match = re.match(rf"{opening}{words.KIN_WORD}\b", clause, re.I)
+    match = re.match(rf"{opening}{words.KIN_WORD}\b", clause)
     if match is None:
         return None
     predicate, rest = words.KIN[match["kin"].lower()], clause[match.end() :].strip()

@@ -78,8 +78,8 @@ TRAPS: tuple[Trap, ...] = (
         "secret",
         Reach.SENTENCE,
         r"\b(?:password|passcode|passphrase|pin|api key|secret|token|credit card|debit card|iban|account number|passport|"
-        r"social security|ssn|licen[cs]e number|phone|cvv|private key|login|credentials?)\b",
-        r"\d[\d\s().-]{6,}\d(?!\d*-)(?<!\d{4}-\d\d-\d\d)",
+        r"social security|ssn|licen[cs]e number|(?:phone|mobile|cell) (?:number|is)|cvv|private key|login|credentials?)\b",
+        r"(?<!\d)(?!\d{4}-\d\d-\d\d)\d[\d\s().-]{6,}\d",
         r"\bsk-\w|\S@\S|://",
     ),
     _trap(
@@ -139,7 +139,9 @@ def stated_part(sentence: str) -> str:
 
 
 # Within a clause: what is true only under a condition, or only for a while.
-CONDITION = re.compile(r"^(?:if|unless|when|whenever|in case|once|until|even if|whether)\b|\b(?:if|unless|whether)\b", re.I)
+CONDITION = re.compile(
+    r"^(?:if|unless|when|whenever|in case|once|until|even if|whether)\b|\b(?:if|unless|whether)\b", re.I
+)
 MOMENTARY = re.compile(
     r"\b(?:today|tonight|right now|at the moment|this (?:morning|evening|afternoon|week|time)|for now|temporarily|"
     r"just this once)\b",

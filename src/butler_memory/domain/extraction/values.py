@@ -68,14 +68,7 @@ def proper(text: str) -> str:
     """The name of a place or an organisation at the start of a text."""
     match = re.match(rf"(?:the )?({PROPER})", text)
     value = match[1].rstrip(".'’&-+ ") if match else ""
-    return "" if not value or NOT_A_PERSON.match(value) and " " not in value or value.endswith("'s") else value
-
-
-def place(text: str) -> str:
-    """Also the capitals that a list of people may not hold: somebody lives in Paris, nobody is called so."""
-    match = re.match(rf"(?:the )?({PROPER})", text)
-    value = match[1].rstrip(".'’&-+ ") if match else ""
-    return "" if not value or _TIMES.match(value) or value.endswith("'s") else value
+    return "" if not value or _NO_PLACE.match(value) or value.endswith("'s") else value
 
 
 def person(text: str) -> str:
@@ -94,10 +87,10 @@ def people(text: str) -> list[str]:
     return found
 
 
-_TIMES = re.compile(
+_NO_PLACE = re.compile(
     any_of(
         "Monday Tuesday Wednesday Thursday Friday Saturday Sunday January February March April May June July August "
-        "September October November December I My The A An This That Anna's Peace Fear Hope Hell Heaven"
+        "September October November December I My The A An This That Peace Fear Hope Hell Heaven"
     )
     + r"(?!\w)"
 )

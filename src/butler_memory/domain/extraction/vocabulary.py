@@ -31,7 +31,9 @@ COUNT = any_of("two three four five six seven 2 3 4 5 6 7")
 
 # A name: capitalised words, with the small words that join them. "Acme", "Red Cross", "Frankfurt am Main".
 _CAPITAL = r"[^\W\d_a-zà-öø-ÿ][\w'’.&+-]*"
-PROPER = rf"(?:{_CAPITAL}(?: (?:(?:de|of|the|la|le|du|des|am|on|upon|sur|del|van|der|di|da|&) )?(?:{_CAPITAL}|\d+)){{0,4}})"
+PROPER = (
+    rf"(?:{_CAPITAL}(?: (?:(?:de|of|the|la|le|du|des|am|on|upon|sur|del|van|der|di|da|&) )?(?:{_CAPITAL}|\d+)){{0,4}})"
+)
 # A person's: two titles that end in a dot, no numbers.
 PERSON = rf"(?:(?:Dr|Mr|Mrs|Ms|Prof)\. )?{_CAPITAL}(?: (?:(?:de|van|von|der|da|di|del|la|bin|al) )?{_CAPITAL}){{0,3}}"
 NOT_A_PERSON = re.compile(
@@ -58,7 +60,9 @@ NOT_A_SPEAKER = frozenset(
     ).split()
 )
 
-DIET = any_of("vegetarian vegan pescatarian flexitarian", "lactose intolerant", "gluten intolerant", "lactose-intolerant")
+DIET = any_of(
+    "vegetarian vegan pescatarian flexitarian", "lactose intolerant", "gluten intolerant", "lactose-intolerant"
+)
 DIET_STYLE = any_of(
     "halal kosher gluten-free dairy-free sugar-free keto paleo low-carb low-sodium low-fodmap plant-based vegetarian "
     "vegan mediterranean lactose-free", "gluten free", "dairy free", "low carb", "plant based"
