@@ -16,7 +16,10 @@ from butler_memory.domain.extraction import vocabulary as words
 Shape = Callable[[str], list[str]]
 
 _BE, _HAVE = "(?:am|is|are)", "(?:have|has|do have)"
-_END = r"(?=$|[,.;!(]| (?:and|but|with|in|at|for|since|who|from|near|so|because|as|on|these|too|by|working|of (?:\d|[A-Z]))\b)"
+_END = (
+    r"(?=$|[,.;!(]| (?:and|but|with|in|at|for|since|who|from|near|so|because|as|on|these|too|by|btw|though|now|working|"
+    r"of (?:\d|[A-Z]))\b)"
+)
 _STOP = r"(?=$|[,.;!(]| (?:and|but|so|because)\b)"
 _MONTHS = "January|February|March|April|May|June|July|August|September|October|November|December"
 _DAY = (
@@ -32,8 +35,11 @@ _OFTEN = (
     r"(?:every \w+(?: \w+)?|each \w+|(?:once|twice|\w+ times) (?:a|per) \w+|on (?:weekends|weekdays|\w+days)|daily)"
 )
 _ILL_VERB = (
-    rf"(?:{_HAVE}|(?:was|{_BE}|{_HAVE} been) diagnosed with|suffers? from|{_BE} living with|{_BE} suffering from)"
+    rf"(?:(?:was|{_BE}|{_HAVE} been) diagnosed with|{_HAVE}|suffers? from|{_BE} living with|{_BE} suffering from)"
 )
+
+
+_NARROWED = re.compile(r"^[^,.;(]*? (?:who|that|which)\b")
 
 
 def _one(text: str) -> list[str]:
@@ -46,7 +52,9 @@ def _things(text: str) -> list[str]:
 
 def _liked(text: str) -> list[str]:
     """Stops where something stands that is only here and now: the rest of such a list is no taste either."""
-    found = []
+    found: list[str] = []
+    if _NARROWED.search(text):  # "people who ask": not people
+        return found
     for value in values.several(text):
         if not values.is_general(value):
             break
@@ -56,7 +64,7 @@ def _liked(text: str) -> list[str]:
 
 def _wanted(text: str) -> list[str]:
     value = values.one(text)
-    return [value] if value and values.is_general(value.removeprefix("to ").removeprefix("not ")) else []
+    return [value] if value and values.is_general(value.removeprefix("not ").removeprefix("to ")) else []
 
 
 def _name(text: str) -> list[str]:
@@ -68,7 +76,7 @@ def _proper(text: str) -> list[str]:
 
 
 def _propers(text: str) -> list[str]:
-    found = []
+    found: list[str] = []
     for part in values.several(text):
         if values.proper(part) != part.removeprefix("the "):
             return found or _proper(part)

@@ -12,25 +12,26 @@ from butler_memory.domain.extraction.vocabulary import EVENT, JOURNEY, any_of
 _BE = "(?:am|is|are|will be)"
 # The plain form of the few verbs in which plans are told.
 _PLAIN = {
-    "flying": "fly", "going": "go", "travelling": "travel", "traveling": "travel", "heading": "head", "driving": "drive",
+    "flying": "fly", "going": "go", "travelling": "travel", "off": "go", "traveling": "travel", "heading": "head", "driving": "drive",
     "moving": "move", "getting": "get", "starting": "start", "visiting": "visit", "hosting": "host", "running": "run",
     "leaving": "leave", "taking": "take", "presenting": "present", "launching": "launch", "graduating": "graduate",
     "retiring": "retire", "seeing": "see", "attending": "attend", "meeting": "meet", "relocating": "relocate",
     "marrying": "marry", "returning": "return", "adopting": "adopt", "sailing": "sail", "giving": "give",
 }  # fmt: skip
-_TRAVEL = any_of("flying going travelling traveling heading driving sailing")
+_TRAVEL = any_of("off flying going travelling traveling heading driving sailing")
 _TRIP = re.compile(rf"{_BE} (?P<verb>{_TRAVEL}) (?P<rest>(?:back )?to .+)")
 _STAY = re.compile(r"will (?P<rest>be in .+)")
-_DOING = re.compile(rf"{_BE} (?P<verb>{any_of('', *_PLAIN)}) (?!to\b|late\b)(?P<rest>.+)")
+_DOING = re.compile(rf"{_BE} (?P<verb>{any_of('', *_PLAIN)}) (?!to\b|late\b|the\b)(?P<rest>.+)")
 _MOVING = re.compile(rf"{_BE} (?P<verb>moving|relocating) (?P<rest>to .+)")
 _MEANT = re.compile(r"(?:plans? to|(?:am|is|are) planning to|intends? to|(?:am|is|are) planning on) (?P<rest>.+)")
 _GOING_TO = re.compile(r"(?:am|is|are) going to (?P<rest>(?!be\b|bed\b|need\b|have to\b)[a-z]+ .+)")
 _EVENT = rf"(?:[\w'-]+ ){{0,3}}{EVENT}(?: (?:with|at|for) [\w' .-]{{2,40}}?)?"
-_HAVING = re.compile(rf"(?:have|has) (?:an? |my |the |another )?(?P<what>{_EVENT}),? (?P<when>.+)")
+_HAVING = re.compile(rf"(?:have|has) (?:an? |my |the |another )?(?P<what>{_EVENT})")
 _OWN = re.compile(
-    rf"'s (?P<what>(?:[\w'-]+ ){{0,2}}(?:{EVENT}|{JOURNEY})(?: to [\w ]{{2,30}}?)?) (?:is|are)(?: booked| scheduled)?(?: for)? (?P<when>.+)"
+    rf"'s (?P<what>(?:[\w'-]+ ){{0,2}}(?:{EVENT}|(?P<journey>{JOURNEY}))(?: to [\w ]{{2,30}}?)?) (?:is|are)"
+    r"(?: booked| scheduled)?(?: for)?"
 )
-_FRAGMENT = re.compile(rf"(?!(?:I|my|the|user)\b)(?P<what>(?i:{_EVENT})),? (?P<when>.+)")
+_FRAGMENT = re.compile(rf"(?!(?:I|my|the|user)\b)(?P<what>(?i:{_EVENT}))")
 
 Plan = tuple[str, str]  # predicate, content
 
@@ -49,11 +50,8 @@ def plan_in(rest: str, today: date) -> Plan | None:
         return _dated("plan", match["rest"], today) or _undated(match["rest"])
     if match := _GOING_TO.match(rest):
         return _dated("plan", match["rest"], today)
-    if match := _HAVING.match(rest):
-        return _event(match["what"], match["when"], today)
-    if match := _OWN.match(rest):
-        is_journey = re.search(rf"\b{JOURNEY}\b", match["what"])
-        return _event(match["what"], match["when"], today, "trip" if is_journey else "appointment")
+    if event := _event(rest, today):
+        return event
     if match := _DOING.match(rest):
         return _dated("plan", f"{_PLAIN[match['verb']]} {match['rest']}", today)
     return None
@@ -61,18 +59,22 @@ def plan_in(rest: str, today: date) -> Plan | None:
 
 def noted_event(clause: str, today: date) -> Plan | None:
     """'Dentist next Tuesday at 10': a diary's style, with no verb."""
-    match = _FRAGMENT.match(clause)
-    if match is None:
+    found = split_date(clause, today)
+    match = _FRAGMENT.fullmatch(found[0]) if found else None
+    if found is None or match is None:
         return None
-    return _event(match["what"][:1].lower() + match["what"][1:], match["when"], today)
+    return "appointment", f"{match['what'][:1].lower()}{match['what'][1:]} {found[1]}"
 
 
-def _event(what: str, when: str, today: date, predicate: str = "appointment") -> Plan | None:
-    """An event whose date follows at once, perhaps after the hour."""
-    found = split_date(when, today)
-    if found is None or found[0]:
+def _event(text: str, today: date) -> Plan | None:
+    found = split_date(text, today)
+    if found is None:
         return None
-    return predicate, f"{what} {found[1]}"
+    if match := _HAVING.fullmatch(found[0]):
+        return "appointment", f"{match['what']} {found[1]}"
+    if match := _OWN.fullmatch(found[0]):
+        return "trip" if match["journey"] else "appointment", f"{match['what']} {found[1]}"
+    return None
 
 
 def _dated(predicate: str, text: str, today: date) -> Plan | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
+from itertools import islice
 
 from butler_memory.domain.extraction.rules import Rule, rule_in
 from butler_memory.domain.extraction.sentences import sentences
@@ -36,6 +37,9 @@ class Known:
     content: str
 
 
+# An episode of 32 kB has some 500 sentences. Shorter ones cost as much each, so that their number is what bounds the work.
+MOST_SENTENCES = 800
+
 _ORDINARY_IMPORTANCE = 5.0
 # How much is lost when an agent does not know it: first health, then who somebody is and with whom, then taste.
 IMPORTANCE: dict[str, float] = {
@@ -60,59 +64,55 @@ def extract(episodes: Sequence[Source], known: Sequence[Known] = ()) -> Proposal
 
 
 def _read(episode: Source) -> list[_Found]:
+    """What an episode states, turn by turn, without what is taken back in the end."""
     people, today = People(), episode.occurred_at.date()
-    found: list[_Found] = []
-    last_of_user = 0
+    told: list[_Told] = []
+    sentences_left = MOST_SENTENCES
     for turn in turns(episode.text):
-        before = len(found) if turn.voice != "user" else last_of_user
-        read = _Turn(turn, people, today)
-        goes_on = read.read()
-        if read.takes_back_what_was_before:
-            del found[before:]
-        if turn.voice == "user":
-            last_of_user = len(found)
-        found += read.found
-        if not goes_on:
+        said = list(islice(sentences(turn.text), sentences_left))
+        sentences_left -= len(said)
+        now = _told(turn, said, people, today)
+        if now.takes_back:
+            before = next((earlier for earlier in reversed(told) if earlier.by == turn.voice), None)
+            told = [earlier for earlier in told if earlier is not before]
+        told.append(now)
+        if now.ends_belief:
             break
-    return found
+    return [found for each in told for found in each.found]
 
 
 @dataclass
-class _Turn:
-    """One speaker's turn, as it is read."""
+class _Told:
+    """What one turn states, and what it does to the others."""
 
-    turn: Turn
-    people: People
-    today: date
+    by: str
     found: list[_Found] = field(default_factory=list)
-    takes_back_what_was_before: bool = False
+    takes_back: bool = False
+    ends_belief: bool = False
 
-    def read(self) -> bool:
-        """Whether what comes after the turn may be believed."""
-        for number, sentence in enumerate(sentences(self.turn.text)):
-            trap = trap_in(sentence)
-            match trap.reach if trap else None:
-                case None:
-                    self.found += self._in(sentence)
-                case Reach.SENTENCE:
-                    continue
-                case Reach.BEFORE:
-                    self.takes_back_what_was_before |= number == 0
-                    self.found.clear()
-                case Reach.TURN:
-                    self.found.clear()
-                    return True
-                case Reach.REST_OF_TURN:
-                    return True
-                case Reach.REST_OF_EPISODE:
-                    return False
-        return True
 
-    def _in(self, sentence: str) -> Iterator[_Found]:
-        if rule := rule_in(self.turn.voice, sentence):
-            yield rule
-        elif said := stated_part(sentence):
-            yield from stated(self.turn, said, self.people, self.today)
+def _told(turn: Turn, said: list[str], people: People, today: date) -> _Told:
+    told = _Told(turn.voice)
+    for number, sentence in enumerate(said):
+        trap = trap_in(sentence)
+        if trap is None:
+            told.found += _stated_in(turn, sentence, people, today)
+        elif trap.reach is Reach.BEFORE:
+            told.takes_back |= number == 0
+            told.found.clear()
+        elif trap.reach is not Reach.SENTENCE:
+            told.ends_belief = trap.reach is Reach.REST_OF_EPISODE
+            if trap.reach is Reach.TURN:
+                told.found.clear()
+            break
+    return told
+
+
+def _stated_in(turn: Turn, sentence: str, people: People, today: date) -> list[_Found]:
+    if rule := rule_in(turn.voice, sentence):
+        return [rule]
+    said = stated_part(sentence)
+    return list(stated(turn, said, people, today)) if said else []
 
 
 class _Gathered:

@@ -23,7 +23,10 @@ _POLITE = re.compile(
     r"(?:all of you|everyone|all agents|all butlers)(?=[,:]))\b[,:]?\s*)+",
     re.IGNORECASE,
 )
-_YOU = re.compile(r"^you (?:should|must|have to|need to|are to|can) (?=always|never|not\b)", re.IGNORECASE)
+_YOU = re.compile(
+    r"^(?:you (?:should|must|have to|need to|are to|can)|(?:could|can|would|will) you)(?: please)? (?=always|never|not\b)",
+    re.IGNORECASE,
+)
 _FROM_NOW_ON = re.compile(
     r"^(?:from now on|going forward|from today(?: on)?|in (?:the )?future|in general|as a (?:general )?rule|"
     r"as a standing (?:rule|instruction)|henceforth|from here on(?: out)?)\b[,:]?\s*|"
@@ -37,7 +40,7 @@ _ONLY_THIS_ONCE = re.compile(
     r"myself|ourselves)\b",
     re.IGNORECASE,
 )
-_ALWAYS = re.compile(rf"^(?P<how>always|never) (?:please )?{IMPERATIVE}\b(?! (?:me|it) go\b)", re.IGNORECASE)
+_ALWAYS = re.compile(rf"^(?:always|never(?:,? ever,?)?) (?:please )?{IMPERATIVE}\b(?! (?:me go|that|this)\b)", re.IGNORECASE)
 _DO = re.compile(rf"^(?:do not |never |always )?{IMPERATIVE}\b", re.IGNORECASE)
 _DO_NOT = re.compile(rf"^do not (?:ever )?{IMPERATIVE}\b", re.IGNORECASE)
 # What makes "do not" last: an hour or a day that comes back, a condition, or the word itself.
@@ -66,6 +69,8 @@ _ASKED = re.compile(
     re.IGNORECASE,
 )
 
+_NEXT_CLAUSE = re.compile(r"[,;]? (?:and|but) (?:he|she|they|the user|user)\b|;", re.IGNORECASE)
+
 _ADVERB = r"(?:always|never|often|usually|really|just|also|explicitly|only|ever)"
 _I_VERB = re.compile(rf"\bI ((?:{_ADVERB} )?)(?!(?:am|was|can|could|will|would|should|must|may|might)\b)([a-z]+)\b")
 _I_AM = re.compile(r"\bI am\b")
@@ -79,11 +84,11 @@ def rule_in(voice: str, sentence: str) -> Rule | None:
         return None
     if voice == "note":
         asked = _ASKED.match(sentence)
-        wanted = asked["what"].rstrip(" .!") if asked else ""
+        wanted = _NEXT_CLAUSE.split(asked["what"])[0].rstrip(" .!") if asked else ""
         return _rule(_of_him(wanted), sentence) if _ALWAYS.match(wanted) else None
     if voice != "user":
         return None
-    content = _durable(sentence.rstrip(" .!"))
+    content = _durable(sentence.rstrip(" .!?"))
     return _rule(content, sentence) if content else None
 
 

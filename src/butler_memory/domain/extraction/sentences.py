@@ -9,9 +9,8 @@ from butler_memory.domain.extraction.vocabulary import any_of
 
 # Stands for words in quotation marks. Nobody types it: it is the object replacement character.
 QUOTED = "\ufffc"
-# A longer one is prose, and its grammar is beyond patterns; more of them are beyond one reading.
+# A longer one is prose, and its grammar is beyond patterns.
 LONGEST_SENTENCE = 400
-MOST_SENTENCES = 2_000
 # A line at least this long that does not end a sentence was wrapped.
 _WRAPPED_FROM = 60
 
@@ -55,12 +54,8 @@ _BETWEEN = re.compile(
 
 
 def sentences(text: str) -> Iterator[str]:
-    count = 0
     for line in _joined(_without_quotes(text.replace("’", "'") if "‘" not in text else text).split("\n")):
         for sentence in _split(line):
-            count += 1
-            if count > MOST_SENTENCES:
-                return
             if len(sentence) <= LONGEST_SENTENCE:
                 yield _spelled_out(sentence)
 

@@ -71,7 +71,7 @@ _LEAD = re.compile(
     r"last week|recently|please note|note|in general|generally|personally|"
     r"(?:please |just )?(?:remember|note|know|keep in mind|be aware)(?: that)?|I (?:should|must|have to) (?:mention|say|add)(?: that)?|"
     r"I (?:just )?(?:want|wanted) (?:you to know|to let you know|to mention|to say)(?: that)?|let me (?:mention|add|say)(?: that)?|"
-    r"I (?:already )?told you(?: already| before)?(?: that)?|the thing is|it turns out|turns out)\b[,:!]?\s*(?:that\s+)?)+"
+    r"I (?:already )?told you(?: already| before)?(?: that)?|the thing is|it turns out|it is (?:important|good|useful) to (?:note|know)|turns out)\b[,:!]?\s*(?:that\s+)?)+"
     r"(?=\S|$)",
     re.IGNORECASE,
 )
@@ -91,7 +91,7 @@ _HEARSAY = re.compile(
     re.IGNORECASE,
 )
 _ADVERBS = re.compile(
-    r"^(?P<verb>(?:(?:am|is|are|have|has|do|does|do not|does not|was) )?)(?:(?:really|also|actually|currently|just|now|still|"
+    r"^(?P<verb>(?:(?:am|is|are|have|has|do|does|do not|does not|was) )?)(?:(?:really|also|much|actually|currently|just|now|still|"
     r"absolutely|truly|simply|definitely|personally|both|already|totally|proudly|recently|happily|mostly|mainly|"
     r"officially|especially|particularly|very much|usually(?= prefer)|generally(?= prefer)|all|quite) )+"
 )
@@ -268,7 +268,9 @@ def _named(clause: str, voice: _Voice, known: People) -> _Found | None:
     if not own and (related := _RELATED.match(rest)):
         known.known.add(name)
         return _Found("", "", (_claim(voice, USER, words.KIN[related["kin"]], name),))
-    return _Found(name, f"'s {rest}" if own else rest)
+    if own or _GOES_ON.match(rest):
+        return _Found(name, f"'s {rest}" if own else rest)
+    return None
 
 
 def _of(voice: _Voice, subject: str, rest: str, known: People, today: date, plural: bool = False) -> Iterator[Claim]:

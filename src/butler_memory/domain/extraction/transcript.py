@@ -42,7 +42,7 @@ _SPEAKER = re.compile(
     r")\s*(?P<rest>.*)$"
 )
 _NAME = re.compile(r"[^\W\d_a-z][^\W\d_]+(?: [^\W\d_a-z][^\W\d_]+)?")
-_ABOUT_USER = re.compile(r"\b[Tt]he user\b|\bUser(?:'s)?\s+[a-z]|^[\s\-*]*user(?:'s)?\s+[a-z]", re.M)
+_ABOUT_USER = re.compile(r"\b[Tt]he user\b|\bUser(?:'s)? [a-z]|^[ *-]{0,8}user(?:'s)? [a-z]", re.M)
 
 _TAG = re.compile(r"<(/?)([A-Za-z][\w:-]{0,40})(?:\s[^<>]{0,300})?(/?)>")
 _VOID_TAGS = frozenset({"br", "hr", "img", "p"})
@@ -54,12 +54,15 @@ _PRINTED = re.compile(
     r"^\s*(?:\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d\S*\]? +\[?(?:TRACE|DEBUG|INFO|NOTICE|WARN|ERROR|FATAL|CRITICAL)"
     r"|\[?(?:TRACE|DEBUG|INFO|WARN|WARNING|ERROR|FATAL|CRITICAL)[\]:]|Traceback |\s+at \w+[.(]|File \"|[$%#] \w|[|+]|>)"
 )
+# Patterns that may begin with spaces would try each of a thousand of them.
+_SPACES = re.compile(r"[^\S\n]+")
 _MESSAGE_START = re.compile(r"\s*[\[{]")
 
 
 def turns(text: str) -> list[Turn]:
     """What each speaker said, in order; without what only passed by."""
-    text = text[:MOST_CHARS].encode("utf-8", "replace").decode("utf-8").replace("\x00", " ").replace("\r\n", "\n")
+    text = text[:MOST_CHARS].encode("utf-8", "replace").decode("utf-8").replace("\x00", " ").replace("\r", "")
+    text = _SPACES.sub(" ", text)
     messages = _messages(text)
     if messages is None:
         return list(_spoken(_unfenced(_untagged(text))))

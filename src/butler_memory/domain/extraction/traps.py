@@ -65,13 +65,15 @@ TRAPS: tuple[Trap, ...] = (
         r"spell-?check|fix|correct|draft|write|compose|repeat|complete|finish|analy[sz]e|edit|polish|improve|convert|"
         r"classify|parse|grade)\b(?!.*\b(?:user asked)\b)",
         r"\b(?:example|sample|test) (?:sentence|text|message|input|user|data)\b|\bpretend\b|\bhow do you say\b",
+        r"^\W*(?:please )?(?:reply|answer|respond|type|say|sing|print|tell|text|send|post|put|enter|fill|sign)\b[^:]{0,40}:",
+        r"\b(?:below|following)\W*$|\bwhat \w+(?: \w+)? (?:wrote|said|sent|posted|says|writes)\b",
         r"\b(?:says?|said|wrote|writes?|texted|read|reads|following|below|text|message|lyrics|poem|quote|review|bio|"
         r"article|page|tweet|post|transcript|letter|email|e-mail|paragraph|sentence|snippet|statement)\W{0,3}:\W*$",
     ),
     _trap(
         "joke",
         Reach.SENTENCE,
-        r"\b(?:lo+l|lmao|rofl|(?:ha){2,}h?|hehe|jk|just kidding|joking|yeah right|as if|oh sure|sure,? because)\b",
+        r"\b(?:lo+l|lmao|rofl|(?:ha){2,}h?|hehe|jk|just kidding|joking|yeah right|as if|oh sure|call me crazy|sure,? because)\b",
         r"[😂🤣😜😝😛🙃😉]|(?:^|\s)(?:/s|:P|;-?\)|:-?D|xD)(?:$|\W)",
     ),
     _trap(

@@ -15,10 +15,11 @@ _KEPT_WHOLE = re.compile(
 )
 # What begins another thought.
 _CUT = re.compile(
-    r"\s*(?:[;:!?()\[\]—–]|\.\s|\.$|\s-\s)|,?\s+(?:but|so|because|since|which|who|whom|that|when|whenever|while|if|although|"
-    r"though|unless|as|until|please|thanks|especially|particularly|except|even|too|hence|therefore|than any\w+|"
-    r"more than|the most|most of all|a lot|very much|so much|these days|nowadays|right now|currently|at the moment|by the way|"
-    r"btw|you know|anyway|now|just|and (?:more|so on|others|stuff)|etc|for what|as well|to death|with (?:my|all|a passion))\b.*",
+    r"(?:\s*(?:[;:!?()\[\]—–]|\.\s|\.$|\s-\s)|,?\s+(?:but|so|because|since|which|who|whom|that|when|whenever|while|if|"
+    r"although|though|unless|as|until|please|thanks|especially|particularly|except|even|too|hence|therefore|than any\w+|"
+    r"more than|the most|most of all|a lot|very much|so much|these days|nowadays|right now|currently|at the moment|"
+    r"by the way|btw|you know|anyway|now|just|and (?:more|so on|others|stuff)|etc|for what|as well|to death|"
+    r"with (?:my|all|a passion))\b).*",
     re.IGNORECASE | re.DOTALL,
 )
 _SEPARATOR = re.compile(r"\s*,\s*(?:(?:and|or|&)\s+)?(?:also\s+)?|\s+(?:and|or|&)\s+(?:also\s+|to\s+)?")
@@ -90,7 +91,7 @@ def people(text: str) -> list[str]:
 _NO_PLACE = re.compile(
     any_of(
         "Monday Tuesday Wednesday Thursday Friday Saturday Sunday January February March April May June July August "
-        "September October November December I My The A An This That Peace Fear Hope Hell Heaven"
+        "September October November December Mondays Fridays Saturdays Sundays I My The A An This That Peace Fear Hope Hell Heaven"
     )
     + r"(?!\w)"
 )

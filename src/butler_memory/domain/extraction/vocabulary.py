@@ -56,7 +56,7 @@ NOT_A_SPEAKER = frozenset(
         "dislikes hobbies goal goals plan plans todo task tasks rule rules warning important tip step status reason "
         "ingredients method total price email phone url link source sources translation english french german spanish "
         "story poem scene setting prompt instruction instructions input first second third also update ps re fwd cc to "
-        "dear from sent story dialogue act topic keywords tags type id version memory memories fact facts reminder"
+        "dear said says wrote user users from sent story dialogue act topic keywords tags type id version memory memories fact facts reminder"
     ).split()
 )
 
@@ -135,7 +135,7 @@ GAME = any_of(
     "accordion viola oboe", "table tennis", "video games", "board games", "the piano",
 )  # fmt: skip
 ROUTINE = any_of(
-    "run swim jog walk cycle meditate train practice practise journal read stretch", "go to", "go for", "wake up",
+    "run runs swims jogs walks cycles meditates swim jog walk cycle meditate train practice practise journal read stretch", "go to", "go for", "wake up",
     "get up", "work out", "go running", "go swimming", "have breakfast", "have lunch", "have dinner", "eat breakfast",
     "eat dinner", "eat lunch", "drink coffee", "do yoga", "go to bed", "call my", "visit my", "cook dinner",
 )  # fmt: skip
@@ -147,7 +147,7 @@ EVENT = any_of(
 JOURNEY = any_of("flight train ferry bus trip cruise")
 # What an instruction may begin with: without this list, "Always a pleasure" and "Never mind" would be rules.
 IMPERATIVE = any_of(
-    "add address answer append approve archive ask attach avoid back backup block book bring buy call cancel change "
+    "add address answer append approve archive ask attach avoid back backup block book bring buy cc CC call cancel change "
     "charge check choose cite clean close commit compare compress confirm contact convert copy create cross-check "
     "deploy delete disclose discuss double-check draft email enable encrypt escalate estimate explain export file fill "
     "flag follow format forward get give go greet group guess hide highlight ignore include inform install introduce "
