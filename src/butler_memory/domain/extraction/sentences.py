@@ -40,16 +40,20 @@ _CONTRACTIONS = (
     (re.compile(r"\bi\b(?!\.)"), "I"),
 )
 
-_STARTS_CLAUSE = any_of(
+# A new subject begins a clause anywhere; a verb only after "and": in ", like a walk" it is none.
+_SUBJECT = any_of(
     "I you he she they we it my his her their our your this that there please can could would will should if unless "
-    "when whenever what which who how why do does did is are am live lives lived work works have has own owns use uses "
-    "like likes love loves hate hates prefer prefers speak speaks take takes enjoy enjoys dislike dislikes keep was",
+    "when whenever what which who how why do does did",
     "the user", "the user's", "User", "User's",
 )  # fmt: skip
+_VERB = any_of(
+    "is are am live lives work works have has own owns use uses like likes love loves hate hates prefer prefers speak "
+    "speaks take takes enjoy enjoys dislike dislikes keep keeps was do does"
+)
 _JOINING = any_of("and but so because since as though although while yet or then")
 _BETWEEN = re.compile(
-    rf"(?:\s*(?:[,;:—–]|\s-)\s+(?:{_JOINING}\s+)?|\s+(?:and|but|so|because|since|though|although|while)\s+)"
-    rf"(?={_STARTS_CLAUSE}\b)|\s*(?:;|—|–)\s+|\s+-\s+"
+    rf"(?:\s*(?:[,;:—–]|\s-)\s+(?:{_JOINING}\s+)?|\s+(?:and|but|so|because|since|though|although|while)\s+)(?={_SUBJECT}\b)"
+    rf"|,?\s+(?:and|but)\s+(?={_VERB}\b)|\s*(?:;|—|–)\s+|\s+-\s+"
 )
 
 

@@ -98,6 +98,10 @@ _ADVERBS = re.compile(
 _GOES_ON = re.compile(
     r"^(?:am|is|are|lives?|works?|have|has|owns?|uses?|likes?|loves?|hates?|prefers?|speaks?|takes?|enjoys?|dislikes?|keeps?|do|does|was)\b"
 )
+_THIRD_PERSON = frozenset("is has lives works owns uses likes loves hates prefers speaks takes enjoys dislikes keeps".split())
+_ABOUT_ANOTHER = re.compile(r"\b(?:who|whom|whose|that|which|where)\b")
+_NOT_YET = re.compile(r"\b(?:to|will|would|can|could|should|must|may|let|help|make|need|want)\b")
+_MY = re.compile(r"\b(?:my|our)\b", re.IGNORECASE)
 _CALL_ME = re.compile(
     rf"^(?i:please |just |you (?:can|may) (?:just )?|feel free to |everyone calls |people call |friends call )*(?i:calls?) me "
     rf"(?P<name>{words.PERSON})$"
@@ -142,7 +146,7 @@ def _heard(turn: Turn, sentence: str) -> tuple[_Voice, str]:
 
 def _claims(sentence: str, voice: _Voice, known: People, today: date) -> Iterator[Claim]:
     """Clause by clause, until one cannot be placed: whose words follow is then anybody's guess."""
-    subject, denied_rest = "", ""
+    subject, denied_rest, before = "", "", ""
     introduced = ""
     for clause in _with_not_tails(clauses(_LEAD.sub("", sentence))):
         bare = _LEAD.sub("", clause).strip(" ,")
@@ -168,8 +172,9 @@ def _claims(sentence: str, voice: _Voice, known: People, today: date) -> Iterato
             yield _claim(heard, USER, *event)
             continue
         found = _subject(bare, heard, known)
-        if found is None and subject and _GOES_ON.match(bare):
+        if found is None and subject and _goes_on(before, bare):
             found = _Found(subject, bare)
+        before = bare
         if found is None:
             if not (_ELSEWHO.match(bare) or _ASKS.match(bare)) or _HEARSAY.search(bare):
                 break
@@ -185,6 +190,14 @@ def _claims(sentence: str, voice: _Voice, known: People, today: date) -> Iterato
         if not made and not found.relation and _HEARSAY.search(bare):
             break
     known.latest = introduced
+
+
+def _goes_on(before: str, clause: str) -> bool:
+    """Is the subject of the clause before that of this one, which has none? Not in "I want to move and have a dog"."""
+    verb = _GOES_ON.match(clause)
+    if verb is None or _ABOUT_ANOTHER.search(before):
+        return False
+    return verb[0] in _THIRD_PERSON or not _NOT_YET.search(before)
 
 
 def _with_not_tails(parts: list[str]) -> list[str]:
@@ -332,7 +345,8 @@ def _allowed(subject: str, known: People, plural: bool) -> frozenset[str] | None
 
 
 def _claim(voice: _Voice, subject: str, predicate: str, content: str) -> Claim:
-    return Claim(subject, predicate, content, voice.certainty, voice.source_kind)
+    seen_by_others = _MY.sub("their", content) if voice.me else content
+    return Claim(subject, predicate, seen_by_others, voice.certainty, voice.source_kind)
 
 
 def _without_adverbs(rest: str) -> str:

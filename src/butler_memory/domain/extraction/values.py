@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import takewhile
 
 from butler_memory.domain.extraction.vocabulary import NOT_A_PERSON, PERSON, PROPER, any_of
 
@@ -23,6 +24,10 @@ _CUT = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _SEPARATOR = re.compile(r"\s*,\s*(?:(?:and|or|&)\s+)?(?:also\s+)?|\s+(?:and|or|&)\s+(?:also\s+|to\s+)?")
+_ENDS_LIST = re.compile(r",? (?:and|or|&) [^,]+$")
+_GERUND = re.compile(r"\w{2,}ing\b")
+_ACTIVITY = re.compile(r"\w{2,}ing \w")  # with an object
+_GLUE = "\x1f"
 _ARTICLE = re.compile(r"^(?:(?:an?|the|some|any|all|both|mostly|mainly|my own) )+")
 # Words by which a value points at something that was just there, or is a clause of its own.
 _POINTING = re.compile(
@@ -31,7 +36,7 @@ _POINTING = re.compile(
     r"has|had|did|does|mistake|same|second|first|third|last|option|options|answer|here|there|lot|bit)\b"
 )
 _BEGINS_BADLY = re.compile(
-    r"^(?:the|my|our|his|her|their|not|being|having|to|at|in|on|for|with|from|going|getting|doing|without|of|by)\b"
+    r"^(?:the|all|both|these|more|most|many|so|also|my|our|his|her|their|not|being|having|to|at|in|on|for|with|from|going|getting|doing|without|of|by)\b"
 )
 _NO_WORD = re.compile(r"[\ufffc@{}<>|\\]|://|\d{5}")
 
@@ -43,15 +48,19 @@ def one(text: str) -> str:
 
 
 def several(text: str) -> list[str]:
-    """Each thing of a list, up to where it stops being one."""
-    kept = _KEPT_WHOLE.sub(lambda m: m[0].replace(" and ", "\x1f"), _CUT.sub("", text))
-    values = []
-    for part in _SEPARATOR.split(kept):
-        value = part.replace("\x1f", " and ").strip(" .'\"-")
-        if not _fits(value):
-            break
-        values.append(value)
-    return values
+    """Each thing of a list, up to where it stops being one.
+
+    Commas make a list only where "and" or "or" ends it: in "a safe, quiet place" they do not. What follows "and" in
+    "reading books and papers" is read, too.
+    """
+    kept = _KEPT_WHOLE.sub(lambda m: m[0].replace(" and ", _GLUE), _CUT.sub("", text))
+    parts = _SEPARATOR.split(kept)
+    if "," in kept and not _ENDS_LIST.search(kept):
+        return []
+    if _ACTIVITY.match(parts[0]) and not all(_GERUND.match(part) for part in parts):
+        parts = [kept] if "," not in kept else []
+    values = [part.replace(_GLUE, " and ").strip(" .'\"-") for part in parts]
+    return list(takewhile(_fits, values))
 
 
 def bare(value: str) -> str:
