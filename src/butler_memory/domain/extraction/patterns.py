@@ -92,6 +92,10 @@ def _no(text: str) -> list[str]:
     return [f"no {value}" for value in _things(text)]
 
 
+def _animal(text: str) -> list[str]:
+    return [re.sub(r",? (?:named|called) ", " named ", text.strip(" .,"))]
+
+
 @dataclass(frozen=True)
 class Pattern:
     predicate: str
@@ -130,8 +134,8 @@ PATTERNS: tuple[Pattern, ...] = (
     _row("allergy", rf"{_BE} (?:\w+ly |very )?allergic to ...", _liked),
     _row("allergy", rf"(?:{_HAVE} (?:an? )?(?:\w+ )?allerg(?:y|ies) to|'s allergies (?:are|include)) ...", _liked),
     _row("allergy", rf"{_HAVE} (?:an? )?(?:severe |bad |mild )?(?P<value>[\w-]+(?: [\w-]+)?) allergy{_END}", _one),
-    _row("medical_condition", rf"{_BE} (?P<value>{words.BEING_ILL}){_END}", _as_said),
-    _row("medical_condition", rf"{_ILL_VERB} (?P<value>.+?)(?= (?:last|in|since|as|when|for|at|a few|two|ago)\b|$)", _things, words.ILLNESS),
+    _row("medical_condition", rf"{_BE} (?:an? )?(?P<value>(?:type [12] )?{words.BEING_ILL}){_END}", _as_said),
+    _row("medical_condition", rf"{_ILL_VERB} (?:(?:terrible|bad|awful|really bad) )?(?P<value>.+?)(?= (?:last|in|since|as|when|for|at|a few|two|ago|every)\b|$)", _things, words.ILLNESS),
     _row("medication", rf"(?:takes?|{_BE} taking|{_BE} on|{_BE} prescribed) (?P<value>.+?)(?= (?:for|every|twice|once|each|daily|in|at|a)\b|$)", _things, words.MEDICINE),
     _row("dietary_restriction", rf"{_BE} (?:an? )?(?:strict |lifelong |ethical )?(?P<value>{words.DIET}){_END}", _as_said),
     _row("dietary_restriction", r"(?:do|does) not eat ...", _no, rf"no {words.FOOD}"),
@@ -154,7 +158,7 @@ PATTERNS: tuple[Pattern, ...] = (
     _row("member_of", rf"{_BE} a member of ...", _proper),
     # people and animals
     _row("spouse", rf"{_BE} married to ...", _name),
-    _row("pet", rf"{_HAVE} (?:an? |one )?(?:[a-z]+ )?(?P<value>{words.PET}(?:,? (?:named|called) {words.PERSON})?){_END}", _as_said),
+    _row("pet", rf"{_HAVE} (?:an? |one )?(?:[a-z]+ )?(?P<value>{words.PET}(?:,? (?:named|called) {words.PERSON})?){_END}", _animal),
     _row("pet", rf"{_HAVE} (?P<value>{words.COUNT} {words.PETS}){_END}", _as_said),
     # tastes, hobbies, things
     _row("likes", rf"(?:likes?|loves?|enjoys?|adores?|{_BE} (?:an? )?(?:big |huge |great )?fan of|{_BE} fond of) (?!to\b)...", _liked),
@@ -167,14 +171,14 @@ PATTERNS: tuple[Pattern, ...] = (
     _row("hobby", r"plays? (?P<value>.+?)(?= (?:every|on|with|in|at|for|twice|once|since)\b|$)", _things, words.GAME),
     _row("hobby", r"collects? ...", _liked, r"[a-z].*s", "collecting {}"),
     _row("interest", rf"{_BE} (?:very |really )?(?:into|interested in|passionate about) (?!an? |book|buy|rent|see|hear|know)...", _liked),
-    _row("interest", rf"{_BE} learning (?:how )?...", _things, rf"(?:{words.LANGUAGE}|{words.GAME}|to [a-z]+)", "learning {}"),
+    _row("interest", rf"{_BE} learning (?:how )?...", _things, rf"(?:{words.LANGUAGE}|{words.GAME}|to [a-z]+(?: (?:the )?[a-z]+)?)", "learning {}"),
     _row("owns", r"owns? (?!this|that|the\b)...", _things),
     _row("owns", rf"{_HAVE} an? (?P<value>(?:[\w-]+ )?{words.BELONGING}){_END}", _as_said),
     _row("uses", r"(?:uses?|drives?|rides?) (?:an? )?...", _propers),
     _row("subscription", rf"(?:subscribes? to|{_BE} subscribed to) (?P<value>(?:The )?{words.PROPER})", _as_said),
     _row("habit", rf"(?P<value>(?:usually|normally|typically|generally) {words.ROUTINE}.*)", _one),
     _row("habit", rf"(?P<value>{words.ROUTINE}\b.{{0,40}}? ?\b{_OFTEN})", _one),
-    _row("goal", rf"(?:'s (?:\w+ )?goal (?:this year |for \w+ )?is to|{_BE} (?:trying|aiming|hoping) to(?= (?:quit|lose|learn|save|become|get fit)\b)) ...", _wanted),
+    _row("goal", rf"(?:'s (?:\w+ )?goal (?:this year |for \w+ )?is to|{_BE} (?:trying|aiming|hoping) to(?= (?:quit|lose|learn|save|become|get fit|cut down|cut back|eat less|eat more|drink less)\b)) ...", _wanted),
     _row("goal", r"(?:wants?|would like) to (?P<value>(?:learn (?!more|about)|become an?|quit (?:smoking|drinking)|lose \d+|run a|write a|get fit).*)", _wanted),
 )  # fmt: skip
 

@@ -18,7 +18,8 @@ class Rule:
 
 
 _POLITE = re.compile(
-    r"^(?:(?:please|hey|hi|hello|also|and|but|ok|okay|so|oh|actually|btw|by the way|one more thing|important|note|again|"
+    r"^(?:[^:]{0,30}\b(?:rule|told you|remember|reminder|note|important|request|preference|reminding)\b[^:]{0,20}: |"
+    r"(?:please|pls|plz|hey|hi|hello|also|and|but|ok|okay|so|oh|actually|btw|by the way|one more thing|important|note|again|"
     r"remember(?: to| that)?|note that|be sure to|make sure (?:to|you)|I want you to|I would like you to|I need you to|"
     r"(?:all of you|everyone|all agents|all butlers)(?=[,:]))\b[,:]?\s*)+",
     re.IGNORECASE,
@@ -40,7 +41,7 @@ _ONLY_THIS_ONCE = re.compile(
     r"myself|ourselves)\b",
     re.IGNORECASE,
 )
-_ALWAYS = re.compile(rf"^(?:always|never(?:,? ever,?)?) (?:please )?{IMPERATIVE}\b(?! (?:me go|that|this)\b)", re.IGNORECASE)
+_ALWAYS = re.compile(rf"^(?:always|never(?:,? ever,?)?) (?:please )?{IMPERATIVE}\b(?! (?:me go|that|this)\b) \S", re.IGNORECASE)
 _DO = re.compile(rf"^(?:do not |never |always )?{IMPERATIVE}\b", re.IGNORECASE)
 _DO_NOT = re.compile(rf"^do not (?:ever )?{IMPERATIVE}\b", re.IGNORECASE)
 # What makes "do not" last: an hour or a day that comes back, a condition, or the word itself.
@@ -69,6 +70,8 @@ _ASKED = re.compile(
     re.IGNORECASE,
 )
 
+_AGREED = re.compile(r"(?:,? (?:ok|okay|please|pls|thanks|thank you|got it|deal|right|alright|will you))+$", re.IGNORECASE)
+_REASON = re.compile(r",? (?:because|since|as I|thanks)\b.*$|, (?:I|it|that|this|they|he|she|we) .*$", re.IGNORECASE)
 _NEXT_CLAUSE = re.compile(r"[,;]? (?:and|but) (?:he|she|they|the user|user)\b|;", re.IGNORECASE)
 
 _ADVERB = r"(?:always|never|often|usually|really|just|also|explicitly|only|ever)"
@@ -88,7 +91,7 @@ def rule_in(voice: str, sentence: str) -> Rule | None:
         return _rule(_of_him(wanted), sentence) if _ALWAYS.match(wanted) else None
     if voice != "user":
         return None
-    content = _durable(sentence.rstrip(" .!?"))
+    content = _durable(_AGREED.sub("", sentence.rstrip(" .!?")))
     return _rule(content, sentence) if content else None
 
 
@@ -98,9 +101,9 @@ def _durable(sentence: str) -> str:
     lasting = _FROM_NOW_ON.sub("", plain)
     lasting = _YOU.sub("", _POLITE.sub("", lasting))
     if lasting != plain and _DO.match(lasting):
-        return lasting
+        return _REASON.sub("", lasting)
     if _ALWAYS.match(plain) or (_DO_NOT.match(plain) and _LASTS.search(plain)):
-        return plain
+        return _REASON.sub("", plain)
     when = _WHEN.match(plain)
     return plain if when and _DO.match(when["then"]) else ""
 

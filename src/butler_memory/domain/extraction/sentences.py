@@ -26,7 +26,9 @@ _END = re.compile(r"(?<=[.!?…])[)\]]*\s+|(?<=[.!?])(?=\ufffc)|\n")
 _NO_END = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|vs|etc|e\.g|i\.e|approx|No|[A-Z])|\b[ap]\.m)\.$")
 
 _CONTRACTIONS = (
-    (re.compile(r"\b([Cc])an't\b"), r"\1annot"),
+    (re.compile(r"\b([Cc])an'?t\b"), r"\1annot"),
+    (re.compile(r"\b([Dd]o|[Dd]oes|[Ii]s|[Dd]id)nt\b"), r"\1 not"),
+    (re.compile(r"(\w)'s (?=(?:allergic|vegetarian|vegan|diabetic|married|based|called|named|not)\b)"), r"\1 is "),
     (re.compile(r"\b([Ww])on't\b"), r"\1ill not"),
     (re.compile(r"\b(\w+)n't\b"), r"\1 not"),
     (re.compile(r"\b([Ii])'?m\b(?!')"), r"I am"),
@@ -48,12 +50,12 @@ _SUBJECT = any_of(
 )  # fmt: skip
 _VERB = any_of(
     "is are am live lives work works have has own owns use uses like likes love loves hate hates prefer prefers speak "
-    "speaks take takes enjoy enjoys dislike dislikes keep keeps was do does"
+    "speaks take takes enjoy enjoys dislike dislikes keep keeps was do does avoids plays drives collects follows"
 )
 _JOINING = any_of("and but so because since as though although while yet or then")
 _BETWEEN = re.compile(
-    rf"(?:\s*(?:[,;:—–]|\s-)\s+(?:{_JOINING}\s+)?|\s+(?:and|but|so|because|since|though|although|while)\s+)(?={_SUBJECT}\b)"
-    rf"|,?\s+(?:and|but)\s+(?={_VERB}\b)|\s*(?:;|—|–)\s+|\s+-\s+"
+    rf"(?:\s*(?:[,;:—–]|\s-)\s+(?:{_JOINING}\s+)?|\s+(?:and|but|so|because|since|though|although|while)\s+)(?:now |then |that |also )?(?={_SUBJECT}\b)"
+    rf"|,?\s+(?:and|but)\s+(?={_VERB}\b)|,\s+(?:and )?(?=(?:based|living|working) (?:in|at|for|as)\b)|\s*(?:;|—|–)\s+|\s+-\s+"
 )
 
 

@@ -61,7 +61,7 @@ _OF_STRANGERS = frozenset("allergy medical_condition dietary_restriction birthda
 _OF_US = frozenset("home pet owns plan trip".split())
 # "My wife is vegan" is about one person, "my friend is vegan" may be about any of them.
 _ONLY_ONE = frozenset({"spouse", "partner", "child", "parent", "sibling"})
-_PASSING = frozenset({"likes", "dislikes", "uses", "employer", "job", "preference", "owns", "habit", "home"})
+_PASSING = frozenset({"likes", "dislikes", "uses", "employer", "job", "preference", "owns", "habit", "home", "pet"})
 
 _LEAD = re.compile(
     r"^(?:(?:hi|hello|hey|well|so|actually|also|and|but|oh|ok|okay|yes|yeah|yep|no|sure|thanks|thank you|great|cool|nice|"
@@ -71,7 +71,7 @@ _LEAD = re.compile(
     r"last week|recently|please note|note|in general|generally|personally|"
     r"(?:please |just )?(?:remember|note|know|keep in mind|be aware)(?: that)?|I (?:should|must|have to) (?:mention|say|add)(?: that)?|"
     r"I (?:just )?(?:want|wanted) (?:you to know|to let you know|to mention|to say)(?: that)?|let me (?:mention|add|say)(?: that)?|"
-    r"I (?:already )?told you(?: already| before)?(?: that)?|the thing is|it turns out|it is (?:important|good|useful) to (?:note|know)|turns out)\b[,:!]?\s*(?:that\s+)?)+"
+    r"I (?:already )?told you(?: already| before)?(?: that)?|the thing is|I would say|ugh|it turns out|it is (?:important|good|useful) to (?:note|know)|turns out)\b[,:!]?\s*(?:that\s+)?)+"
     r"(?=\S|$)",
     re.IGNORECASE,
 )
@@ -96,11 +96,15 @@ _ADVERBS = re.compile(
     r"officially|especially|particularly|very much|usually(?= prefer)|generally(?= prefer)|all|quite) )+"
 )
 _GOES_ON = re.compile(
-    r"^(?:am|is|are|lives?|works?|have|has|owns?|uses?|likes?|loves?|hates?|prefers?|speaks?|takes?|enjoys?|dislikes?|keeps?|do|does|was)\b"
+    r"^(?:am|is|are|lives?|works?|have|has|owns?|uses?|likes?|loves?|hates?|prefers?|speaks?|takes?|enjoys?|dislikes?|keeps?|do|does|was|avoids|plays|drives|collects|follows)\b"
 )
-_THIRD_PERSON = frozenset("is has lives works owns uses likes loves hates prefers speaks takes enjoys dislikes keeps".split())
+_THIRD_PERSON = frozenset("is has lives works owns uses likes loves hates prefers speaks takes enjoys dislikes keeps avoids plays drives collects follows".split())
 _ABOUT_ANOTHER = re.compile(r"\b(?:who|whom|whose|that|which|where)\b")
 _NOT_YET = re.compile(r"\b(?:to|will|would|can|could|should|must|may|let|help|make|need|want)\b")
+_STATE = re.compile(r"(?:based|living|working) (?:in|at|for|as)\b")
+# "Quick intro," and "long story short," say nothing of what follows; "on paper," and "for the interview," do.
+_ASIDE = re.compile(r"(?!(?:in|on|at|to|for|from|by|with|without|under|according|if|as|like)\b)[\w'-]+(?: [\w'-]+){0,3}$", re.IGNORECASE)
+_TELLS_YOU = re.compile(r"^I .*\b(?:tell|telling|told) you\b")
 _MY = re.compile(r"\b(?:my|our)\b", re.IGNORECASE)
 _CALL_ME = re.compile(
     rf"^(?i:please |just |you (?:can|may) (?:just )?|feel free to |everyone calls |people call |friends call )*(?i:calls?) me "
@@ -146,7 +150,7 @@ def _heard(turn: Turn, sentence: str) -> tuple[_Voice, str]:
 
 def _claims(sentence: str, voice: _Voice, known: People, today: date) -> Iterator[Claim]:
     """Clause by clause, until one cannot be placed: whose words follow is then anybody's guess."""
-    subject, denied_rest, before = "", "", ""
+    subject, carrier, denied_rest, before = "", "", "", ""
     introduced = ""
     for clause in _with_not_tails(clauses(_LEAD.sub("", sentence))):
         bare = _LEAD.sub("", clause).strip(" ,")
@@ -172,22 +176,29 @@ def _claims(sentence: str, voice: _Voice, known: People, today: date) -> Iterato
             yield _claim(heard, USER, *event)
             continue
         found = _subject(bare, heard, known)
-        if found is None and subject and _goes_on(before, bare):
-            found = _Found(subject, bare)
+        if found is None and carrier and _goes_on(before, bare):
+            found = _Found(carrier, bare)
+        elif found is None and carrier and _STATE.match(bare):
+            found = _Found(carrier, f"is {bare}")
         before = bare
         if found is None:
+            carrier = ""
+            if _ASIDE.match(bare) and not _HEARSAY.search(bare):
+                continue
             if not (_ELSEWHO.match(bare) or _ASKS.match(bare)) or _HEARSAY.search(bare):
                 break
             continue
         for claim in found.relation:
             introduced = claim.content
+            known.latest = introduced
             yield claim
         subject, rest = found.subject, _without_adverbs(found.rest)
+        carrier = subject
         made = list(_of(heard, subject, rest, known, today, found.plural)) if subject else []
         yield from made
         negated = _NOT.match(rest)
         denied_rest = negated["before"] if negated and any(c.denied for c in made) else ""
-        if not made and not found.relation and _HEARSAY.search(bare):
+        if not made and not found.relation and _HEARSAY.search(bare) and not _TELLS_YOU.match(bare):
             break
     known.latest = introduced
 
@@ -234,13 +245,19 @@ def _subject(clause: str, voice: _Voice, known: People) -> _Found | None:
     if not voice.me and (match := re.match(r"^(?:The user|the user|User|user)(?='s |'s$| [a-z])", clause)):
         return _kin_of(clause, "user's", voice, known) or _Found(USER, clause[match.end() :].lstrip())
     if match := re.match(r"^(he|she|they)(?= [a-z])", clause, re.I):
-        who = voice.he or (known.latest if match[1].lower() != "they" else "")
+        who = _who_is(match[1].lower(), voice, known)
         return _Found(who, clause[match.end() :].strip()) if who else None
     mine = "my" if voice.me else "his|her|their" if voice.he else ""
     if mine and (match := re.match(rf"^(?:{mine}|our) ", clause, re.I)):
         related = _kin_of(clause, match[0].strip(), voice, known) if USER in (voice.me, voice.he) else None
         return related or _Found(voice.me or voice.he, f"'s {clause[match.end() :]}")
     return _named(clause, voice, known) if voice.me in ("", USER) else None
+
+
+def _who_is(pronoun: str, voice: _Voice, known: People) -> str:
+    """Whom a pronoun means: the one person it can, or nobody."""
+    candidates = {voice.he, known.latest if pronoun != "they" else ""} - {""}
+    return candidates.pop() if len(candidates) == 1 else ""
 
 
 def _kin_of(clause: str, whose: str, voice: _Voice, known: People) -> _Found | None:

@@ -180,7 +180,8 @@ def _labelled(line: str) -> _Label | None:
     name = next(match[g] for g in ("label", "bracketed", "heading", "prompt", "plain") if match[g] is not None).strip()
     plain = name.lower()
     if plain in _SPOKEN_BY_USER:
-        return _Label("user", "", match["rest"])
+        inner = _labelled(match["rest"])  # "User: [system] ..." is not the user's
+        return inner if inner and inner.voice == "nobody" else _Label("user", "", match["rest"])
     if plain in _NOTE_LABELS:
         return _Label("note", "", match["rest"])
     if plain in _NOBODY or plain.split()[0] in ("tool", "assistant"):

@@ -35,7 +35,7 @@ TRAPS: tuple[Trap, ...] = (
     _trap(
         "speaks to the memory",
         Reach.TURN,
-        r"\b(?:ignore|disregard|forget|override)\b.{0,30}\b(?:above|previous|prior|earlier|instructions?|rules?)\b",
+        r"\bforget (?:everything|all|what you|your)\b|\b(?:ignore|disregard|forget|override)\b.{0,30}\b(?:above|previous|prior|earlier|instructions?|rules?)\b",
         r"\b(?:supersedes?|overrides?|takes precedence|system prompt|new instructions?)\b",
         r"\b(?:store|save|add|write|record|insert|persist|update|delete|erase)\b.{0,30}\b(?:rules?|memory|memories|facts?)\b",
         r"\b(?:memory|consolidation|extractor|instruction) (?:note|entry|update|for)\b|^important instruction",
@@ -65,6 +65,8 @@ TRAPS: tuple[Trap, ...] = (
         r"spell-?check|fix|correct|draft|write|compose|repeat|complete|finish|analy[sz]e|edit|polish|improve|convert|"
         r"classify|parse|grade)\b(?!.*\b(?:user asked)\b)",
         r"\b(?:example|sample|test) (?:sentence|text|message|input|user|data)\b|\bpretend\b|\bhow do you say\b",
+        # What a heading announces is somebody's text, unless it announces the user.
+        r"^(?!.*\b(?:me|my|I|rules?|preferences?|know|remember|facts?|notes?|learned|user|summary)\b).*:$",
         r"^\W*(?:please )?(?:reply|answer|respond|type|say|sing|print|tell|text|send|post|put|enter|fill|sign)\b[^:]{0,40}:",
         r"\b(?:below|following)\W*$|\bwhat \w+(?: \w+)? (?:wrote|said|sent|posted|says|writes)\b",
         r"\b(?:says?|said|wrote|writes?|texted|read|reads|following|below|text|message|lyrics|poem|quote|review|bio|"
@@ -103,9 +105,9 @@ TRAPS: tuple[Trap, ...] = (
         Reach.SENTENCE,
         r"\b(?:used to|back then|when (?:I|he|she|we|they) (?:was|were)|as a (?:child|kid|teenager|boy|girl|student)|years ago|"
         r"in the past|formerly|previously|back when|no longer|any ?more|at the time|until (?:last|recently)|"
-        r"in my (?:youth|twenties|childhood)|growing up|ex-\w+|my ex|my late|stopped|once upon)\b",
+        r"in my (?:youth|twenties|childhood)|growing up|my late|stopped|once upon)\b",
     ),
-    _trap("quote", Reach.SENTENCE, QUOTED),
+    _trap("quote", Reach.SENTENCE, QUOTED, r"[,.!] (?:said|says|joked|replied|quipped|laughed|shouted) \w"),
 )
 
 _QUESTION_OPENS = re.compile(
@@ -145,7 +147,7 @@ CONDITION = re.compile(
     r"^(?:if|unless|when|whenever|in case|once|until|even if|whether)\b|\b(?:if|unless|whether)\b", re.I
 )
 MOMENTARY = re.compile(
-    r"\b(?:today|tonight|right now|at the moment|this (?:morning|evening|afternoon|week|time)|for now|temporarily|"
+    r"\b(?:today|tonight|right now|at the moment|(?:in|for|on|at) this|here|this (?:morning|evening|afternoon|week|time)|for now|temporarily|"
     r"just this once)\b",
     re.IGNORECASE,
 )

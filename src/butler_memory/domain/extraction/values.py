@@ -31,7 +31,7 @@ _GLUE = "\x1f"
 _ARTICLE = re.compile(r"^(?:(?:an?|the|some|any|all|both|mostly|mainly|my own) )+")
 # Words by which a value points at something that was just there, or is a clause of its own.
 _POINTING = re.compile(
-    r"\b(?:it|this|that|these|those|you|your|yours|him|them|me|I|myself|one|ones|everything|nothing|anything|something|"
+    r"\b(?:it|this|that|these|those|you|your|yours|him|them|me|I|myself|one|ones|everything|everywhere|somewhere|sometimes|forever|nothing|anything|something|"
     r"everyone|anyone|someone|how|what|when|where|why|whatever|is|are|was|were|am|will|would|can|could|should|might|"
     r"has|had|did|does|mistake|same|second|first|third|last|option|options|answer|here|there|lot|bit)\b"
 )

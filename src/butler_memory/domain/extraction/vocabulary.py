@@ -25,7 +25,7 @@ KIN: dict[str, str] = {
     **dict.fromkeys(("boss", "manager", "colleague", "coworker", "co-worker", "assistant"), "colleague"),
 }
 KIN_WORD = r"(?:(?:older|elder|younger|little|big|eldest|youngest|oldest|twin|late) )?(?P<kin>" + any_of("", *KIN) + ")"
-PET = any_of("dog cat puppy kitten parrot hamster rabbit horse turtle tortoise goldfish ferret budgie canary snake")
+PET = any_of("dog cat puppy kitten parrot hamster rabbit horse turtle tortoise goldfish ferret budgie canary snake labrador poodle beagle dachshund corgi bulldog terrier")
 PETS = any_of("dogs cats puppies kittens parrots hamsters rabbits horses turtles goldfish chickens budgies bees")
 COUNT = any_of("two three four five six seven 2 3 4 5 6 7")
 
@@ -69,7 +69,7 @@ DIET_STYLE = any_of(
 )  # fmt: skip
 FOOD = any_of(
     "meat pork beef fish dairy gluten eggs seafood shellfish nuts peanuts sugar chicken lamb wheat soy bread cheese "
-    "alcohol caffeine onions garlic mushrooms veal bacon honey gelatin poultry", "red meat", "animal products"
+    "alcohol caffeine onions garlic mushrooms veal bacon honey gelatin poultry", "red meat", "animal products", "grapefruit"
 )  # fmt: skip
 BEING_ILL = any_of(
     "diabetic asthmatic epileptic celiac coeliac deaf dyslexic autistic blind anemic anaemic hypertensive",
