@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from butler_memory.domain.extraction import Known, Source, extract
-from butler_memory.domain.extraction.dates import split_date
+from butler_memory.domain.extraction.dates import Dated, split_date
 from butler_memory.domain.extraction.reader import IMPORTANCE
 from butler_memory.domain.extraction.traps import TRAPS
 from butler_memory.domain.kinds import SourceKind
@@ -347,7 +347,7 @@ def test_a_value_is_short_and_a_list_is_several(text: str, contents: list[str]) 
     ],
 )
 def test_a_date_counts_from_the_day_it_was_said(said: str, meant: str) -> None:
-    assert split_date(f"go there {said}", WHEN.date()) == ("go there", meant)
+    assert split_date(f"go there {said}", WHEN.date()) == Dated("go there", meant, "")
 
 
 @pytest.mark.parametrize("text", ["on February 30", "some day", "at 10", "in 999 weekends"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import date, timedelta
 
 _MONTHS = "january february march april may june july august september october november december".split()
@@ -79,26 +80,36 @@ _READINGS: tuple[tuple[re.Pattern[str], _Reading], ...] = tuple(
         (r"next week", _next_week),
         (r"next month", _next_month),
         (rf"in {_MONTH}{_YEAR}", _month_alone),
+        (r"in (20\d\d)", lambda match, _: f"in {match[1]}"),
     )
 )
 _TIME = re.compile(r"\s*,? ?\bat (\d{1,2}(?:[:.]\d\d)?(?: ?[ap]\.?m\b)?|noon|midnight)", re.I)
 _RANGE = re.compile(r"\bfrom (.{3,25}?) (?:to|until) (.{3,25})$", re.I)
 
 
-def split_date(text: str, today: date) -> tuple[str, str] | None:
-    """What stands before the first date in a text, and the date (with its time) in ISO; nothing without a date."""
+@dataclass(frozen=True)
+class Dated:
+    before: str
+    day: str  # in ISO, with the hour as it was said: "on 2026-04-21 at 10"
+    after: str
+
+
+def split_date(text: str, today: date) -> Dated | None:
+    """A text around the first date in it; nothing without a date."""
     span = _RANGE.search(text)
     if span and (first := _first(span[1], today)) and (last := _first(span[2], today)):
-        return text[: span.start()].strip(" ,"), f"from {first[1][3:]} to {last[1][3:]}"
+        return Dated(text[: span.start()].strip(" ,"), f"from {first[1][3:]} to {last[1][3:]}", "")
     found = _first(text, today)
     if found is None:
         return None
     match, day = found
     before, after = text[: match.start()], text[match.end() :]
     early, late = _TIME.search(before), _TIME.match(after)
-    time = late or early
-    activity = before[: early.start()] if early and not late else before
-    return activity.strip(" ,"), f"{day} at {time[1]}" if time else day
+    if late:
+        return Dated(before.strip(" ,"), f"{day} at {late[1]}", after[late.end() :].strip(" ,."))
+    if early:
+        return Dated(before[: early.start()].strip(" ,"), f"{day} at {early[1]}", after.strip(" ,."))
+    return Dated(before.strip(" ,"), day, after.strip(" ,."))
 
 
 def _first(text: str, today: date) -> tuple[re.Match[str], str] | None:

@@ -15,7 +15,7 @@ from butler_memory.domain.extraction import vocabulary as words
 
 Shape = Callable[[str], list[str]]
 
-_BE, _HAVE = "(?:am|is|are)", "(?:have|has|do have)"
+_BE, _HAVE = "(?:am|is|are|have been|has been)", "(?:have|has|do have)"
 _END = (
     r"(?=$|[,.;!(]| (?:and|but|with|in|at|for|since|who|from|near|so|because|as|on|these|too|by|btw|though|now|working|"
     r"of (?:\d|[A-Z]))\b)"
@@ -32,7 +32,7 @@ _UNLIKELY = (  # "a terrible cook", "a big fan of my dentist": no trade
     "wannabe|regular|frequent|more|sort|kind|old"
 )
 _OFTEN = (
-    r"(?:every \w+(?: \w+)?|each \w+|(?:once|twice|\w+ times) (?:a|per) \w+|on (?:weekends|weekdays|\w+days)|daily)"
+    r"(?:every (?:other |single )?\w+(?: (?:morning|evening|afternoon|night)\b)?|each \w+|(?:once|twice|\w+ times) (?:a|per) \w+|on (?:weekends|weekdays|\w+days)|daily)"
 )
 _ILL_VERB = (
     rf"(?:(?:was|{_BE}|{_HAVE} been) diagnosed with|{_HAVE}|suffers? from|{_BE} living with|{_BE} suffering from)"
@@ -47,7 +47,7 @@ def _one(text: str) -> list[str]:
 
 
 def _things(text: str) -> list[str]:
-    return [values.bare(v) for v in values.several(text)]
+    return [values.bare(v) for v in values.several(text, closed=True)]
 
 
 def _liked(text: str) -> list[str]:
@@ -60,6 +60,10 @@ def _liked(text: str) -> list[str]:
             break
         found.append(value)
     return found
+
+
+def _owned(text: str) -> list[str]:
+    return [values.bare(value) for value in _liked(text)]
 
 
 def _wanted(text: str) -> list[str]:
@@ -138,13 +142,13 @@ PATTERNS: tuple[Pattern, ...] = (
     _row("medical_condition", rf"{_ILL_VERB} (?:(?:terrible|bad|awful|really bad) )?(?P<value>.+?)(?= (?:last|in|since|as|when|for|at|a few|two|ago|every)\b|$)", _things, words.ILLNESS),
     _row("medication", rf"(?:takes?|{_BE} taking|{_BE} on|{_BE} prescribed) (?P<value>.+?)(?= (?:for|every|twice|once|each|daily|in|at|a)\b|$)", _things, words.MEDICINE),
     _row("dietary_restriction", rf"{_BE} (?:an? )?(?:strict |lifelong |ethical )?(?P<value>{words.DIET}){_END}", _as_said),
-    _row("dietary_restriction", r"(?:do|does) not eat ...", _no, rf"no {words.FOOD}"),
+    _row("dietary_restriction", r"(?:do not|does not|cannot) (?:eat|have|drink) ...", _no, rf"no {words.FOOD}"),
     _row("dietary_restriction", r"(?:avoids?|never eats?) ...", _no, rf"no {words.FOOD}"),
     _row("dietary_restriction", rf"(?:keeps?|eats?(?: only)?|follows?|{_BE} on) (?:an? |strictly )?(?P<value>{words.DIET_STYLE})(?: diet| food)?{_END}", _as_said),
     # home and work
     _row("home", rf"(?:lives?|{_BE} (?:living|based|residing)|resides?|{_HAVE} been living|{_HAVE} lived) (?:alone |together )?in ...", _proper),
     _row("home", rf"(?:{_HAVE} )?(?:moved|relocated) (?:here )?to ...", _proper),
-    _row("employer", rf"(?:works?|{_BE} (?:working|employed)|{_HAVE} been working|'s employer is|started (?:a new job|work|working)) ?(?:at|for|by|with)? ...", _proper),
+    _row("employer", rf"(?:works?|{_BE} (?:working|employed)|{_HAVE} been working|started (?:a new job|work|working)) (?:at|for|by) ...", _proper),
     _row("employer", rf"(?:works?|{_BE} working) (?:at|for) (?P<value>(?:an?|the) (?:[\w-]+ ){{0,2}}{words.ORGANISATION}){_END}", _as_said),
     _row("employer", rf"(?:works?|{_BE} working) as (?:an? )?[\w -]{{3,40}}? (?:at|for) ...", _proper),
     _row("employer", r"(?:have |has )?joined (?P<value>.+?)(?= (?:as|in|last|this|on)\b)", _proper),
@@ -155,6 +159,8 @@ PATTERNS: tuple[Pattern, ...] = (
     _row("education", rf"(?:studied|studies|study|{_BE} studying) (?P<value>[\w ]{{3,40}} at {words.PROPER})", _one),
     _row("education", rf"{_HAVE} an? (?P<value>(?:PhD|doctorate|MBA|MSc|BSc|BA|MA|(?:master's|bachelor's)(?: degree)?|degree) in .+)", _one),
     _row("education", r"graduated from ...", _proper),
+    _row("employer", rf"{_BE} an? (?:[\w-]+ ){{0,3}}{words.TRADE} (?:at|for) ...", _proper),
+    _row("employer", r"'s employer is ...", _proper),
     _row("member_of", rf"{_BE} a member of ...", _proper),
     # people and animals
     _row("spouse", rf"{_BE} married to ...", _name),
@@ -165,16 +171,19 @@ PATTERNS: tuple[Pattern, ...] = (
     _row("likes", r"(?:likes?|loves?) (?P<value>to (?!be\b|hear\b|see\b|know\b|think\b|say\b|bother\b).+)", _wanted),
     _row("preference", r"(?:likes?|takes?|drinks?) (?:my|his|her|their) (?P<value>(?:coffee|tea|steak|eggs|burgers?|pizza) .+)", _one),
     _row("dislikes", rf"(?:hates?|dislikes?|detests?|loathes?|cannot stand|(?:do|does) not (?:like|enjoy)|{_BE} not a (?:big )?fan of) ...", _liked),
-    _row("preference", r"(?:prefers?) (?!to be called|that\b)...", _wanted),
+    _row("preference", r"prefers? (?!to be called|that\b|not to (?:say|answer|talk))...", _wanted),
+    _row("preference", r"(?:expressed|has|stated) an? (?:strong |clear )?preference for ...", _wanted),
+    _row("interest", r"expressed (?:an? )?(?:strong )?interest in (?!an? |book|buy|rent|see|hear|know)...", _liked),
     _row("favorite", r"'s favou?rite (?P<what>[\w ]{2,30}?) (?:is|are) ...", _one, written="{what}: {}"),
     _row("hobby", r"'s (?:main |biggest |favou?rite )?hobb(?:y|ies) (?:is|are|include) ...", _liked),
     _row("hobby", r"plays? (?P<value>.+?)(?= (?:every|on|with|in|at|for|twice|once|since)\b|$)", _things, words.GAME),
     _row("hobby", r"collects? ...", _liked, r"[a-z].*s", "collecting {}"),
     _row("interest", rf"{_BE} (?:very |really )?(?:into|interested in|passionate about) (?!an? |book|buy|rent|see|hear|know)...", _liked),
     _row("interest", rf"{_BE} learning (?:how )?...", _things, rf"(?:{words.LANGUAGE}|{words.GAME}|to [a-z]+(?: (?:the )?[a-z]+)?)", "learning {}"),
-    _row("owns", r"owns? (?!this|that|the\b)...", _things),
+    _row("owns", r"owns? (?!up\b)...", _owned),
     _row("owns", rf"{_HAVE} an? (?P<value>(?:[\w-]+ )?{words.BELONGING}){_END}", _as_said),
     _row("uses", r"(?:uses?|drives?|rides?) (?:an? )?...", _propers),
+    _row("uses", rf"(?:have |has )?switched to (?P<value>{words.PROPER})", _propers),
     _row("subscription", rf"(?:subscribes? to|{_BE} subscribed to) (?P<value>(?:The )?{words.PROPER})", _as_said),
     _row("habit", rf"(?P<value>(?:usually|normally|typically|generally) {words.ROUTINE}.*)", _one),
     _row("habit", rf"(?P<value>{words.ROUTINE}\b.{{0,40}}? ?\b{_OFTEN})", _one),

@@ -6,7 +6,7 @@ import re
 from datetime import date
 
 from butler_memory.domain.extraction.dates import split_date
-from butler_memory.domain.extraction.values import LONGEST_VALUE, is_general, one, proper
+from butler_memory.domain.extraction.values import LONGEST_VALUE, is_general, proper
 from butler_memory.domain.extraction.vocabulary import EVENT, JOURNEY, any_of
 
 _BE = "(?:am|is|are|will be)"
@@ -18,10 +18,11 @@ _PLAIN = {
     "retiring": "retire", "seeing": "see", "attending": "attend", "meeting": "meet", "relocating": "relocate",
     "marrying": "marry", "returning": "return", "adopting": "adopt", "sailing": "sail", "giving": "give",
 }  # fmt: skip
-_TRAVEL = any_of("off flying going travelling traveling heading driving sailing")
+_TRAVEL_WORDS = "off flying going travelling traveling heading driving sailing".split()
+_TRAVEL = any_of("", *_TRAVEL_WORDS)
 _TRIP = re.compile(rf"{_BE} (?P<verb>{_TRAVEL}) (?P<rest>(?:back )?to .+)")
 _STAY = re.compile(r"will (?P<rest>be in .+)")
-_DOING = re.compile(rf"{_BE} (?P<verb>{any_of('', *_PLAIN)}) (?!to\b|late\b|the\b)(?P<rest>.+)")
+_DOING = re.compile(rf"{_BE} (?P<verb>{any_of('', *sorted(set(_PLAIN) - set(_TRAVEL_WORDS)))}) (?!to\b|late\b|the\b)(?P<rest>.+)")
 _MOVING = re.compile(rf"{_BE} (?P<verb>moving|relocating) (?P<rest>to .+)")
 _MEANT = re.compile(r"(?:plans? to|(?:am|is|are) planning to|intends? to|(?:am|is|are) planning on) (?P<rest>.+)")
 _GOING_TO = re.compile(r"(?:am|is|are) going to (?P<rest>(?!be\b|bed\b|need\b|have to\b)[a-z]+ .+)")
@@ -47,7 +48,7 @@ def plan_in(rest: str, today: date) -> Plan | None:
     if (match := _STAY.match(rest)) and proper(match["rest"].removeprefix("be in ")):
         return _dated("trip", match["rest"], today)
     if match := _MEANT.match(rest):
-        return _dated("plan", match["rest"], today) or _undated(match["rest"])
+        return _dated("plan", match["rest"], today)
     if match := _GOING_TO.match(rest):
         return _dated("plan", match["rest"], today)
     if event := _event(rest, today):
@@ -60,31 +61,25 @@ def plan_in(rest: str, today: date) -> Plan | None:
 def noted_event(clause: str, today: date) -> Plan | None:
     """'Dentist next Tuesday at 10': a diary's style, with no verb."""
     found = split_date(clause, today)
-    match = _FRAGMENT.fullmatch(found[0]) if found else None
-    if found is None or match is None:
+    if found is None or found.after or not (match := _FRAGMENT.fullmatch(found.before)):
         return None
-    return "appointment", f"{match['what'][:1].lower()}{match['what'][1:]} {found[1]}"
+    return "appointment", f"{match['what'][:1].lower()}{match['what'][1:]} {found.day}"
 
 
 def _event(text: str, today: date) -> Plan | None:
     found = split_date(text, today)
     if found is None:
         return None
-    if match := _HAVING.fullmatch(found[0]):
-        return "appointment", f"{match['what']} {found[1]}"
-    if match := _OWN.fullmatch(found[0]):
-        return "trip" if match["journey"] else "appointment", f"{match['what']} {found[1]}"
+    if match := _HAVING.fullmatch(found.before):
+        return "appointment", f"{match['what']} {found.day}"
+    if match := _OWN.fullmatch(found.before):
+        return "trip" if match["journey"] else "appointment", f"{match['what']} {found.day}"
     return None
 
 
 def _dated(predicate: str, text: str, today: date) -> Plan | None:
     found = split_date(text, today)
-    if found is None or not found[0] or "," in found[0] or not is_general(found[0]):
+    if found is None or not found.before or "," in found.before or not is_general(found.before):
         return None
-    content = f"{found[0]} {found[1]}"
+    content = f"{found.before} {found.day}"
     return (predicate, content) if len(content) <= LONGEST_VALUE else None
-
-
-def _undated(text: str) -> Plan | None:
-    value = one(text)
-    return ("plan", value) if value and " " in value and is_general(value) else None

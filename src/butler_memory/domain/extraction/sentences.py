@@ -28,7 +28,7 @@ _NO_END = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|vs|etc|e\.g|i\.e|appro
 _CONTRACTIONS = (
     (re.compile(r"\b([Cc])an'?t\b"), r"\1annot"),
     (re.compile(r"\b([Dd]o|[Dd]oes|[Ii]s|[Dd]id)nt\b"), r"\1 not"),
-    (re.compile(r"(\w)'s (?=(?:allergic|vegetarian|vegan|diabetic|married|based|called|named|not)\b)"), r"\1 is "),
+    (re.compile(r"(\w)'s (?=(?:allergic|vegetarian|vegan|diabetic|married|based|called|named|not|on)\b)"), r"\1 is "),
     (re.compile(r"\b([Ww])on't\b"), r"\1ill not"),
     (re.compile(r"\b(\w+)n't\b"), r"\1 not"),
     (re.compile(r"\b([Ii])'?m\b(?!')"), r"I am"),
@@ -55,7 +55,7 @@ _VERB = any_of(
 _JOINING = any_of("and but so because since as though although while yet or then")
 _BETWEEN = re.compile(
     rf"(?:\s*(?:[,;:—–]|\s-)\s+(?:{_JOINING}\s+)?|\s+(?:and|but|so|because|since|though|although|while)\s+)(?:now |then |that |also )?(?={_SUBJECT}\b)"
-    rf"|,?\s+(?:and|but)\s+(?={_VERB}\b)|,\s+(?:and )?(?=(?:based|living|working) (?:in|at|for|as)\b)|\s*(?:;|—|–)\s+|\s+-\s+"
+    rf"|,?\s+(?:and|but)\s+(?={_VERB}\b)|,\s+(?:and )?(?=(?:based|living|working) (?:in|at|for|as)\b)|\s+(?=based in\b)|\s*(?:;|—|–)\s+|\s+-\s+"
 )
 
 

@@ -13,7 +13,7 @@ from butler_memory.domain.extraction.plans import noted_event, plan_in
 from butler_memory.domain.extraction.sentences import clauses
 from butler_memory.domain.extraction.traps import CONDITION, MOMENTARY
 from butler_memory.domain.extraction.transcript import Turn
-from butler_memory.domain.extraction.values import one, people, person
+from butler_memory.domain.extraction.values import bare, one, people, person
 from butler_memory.domain.kinds import SourceKind
 
 USER = "user"
@@ -81,7 +81,7 @@ _BELIEF = re.compile(
 _PROBABLY = re.compile(r"\b(?:probably|most likely|I think|I believe)\b ?", re.IGNORECASE)
 _REPORT = re.compile(
     r"^(?:(?:the )?user|User) (?:also |has |explicitly |just )*(?:said|says|stated|states|mentioned|mentions|told (?:me|us)|"
-    r"confirmed|noted|shared|explained|revealed|reported|clarified|added|disclosed)(?: to me| to us)?,?(?: that)? (?P<what>.+)",
+    r"confirmed|noted|shared|explained|revealed|reported|clarified|added|disclosed|corrected(?: me| this| that)?)(?: to me| to us)?[,:]?(?: that)? (?P<what>.+)",
     re.IGNORECASE,
 )
 _GERUND = {"being": "is", "having": "has", "living": "lives", "working": "works", "liking": "likes", "owning": "owns"}
@@ -107,7 +107,7 @@ _ASIDE = re.compile(r"(?!(?:in|on|at|to|for|from|by|with|without|under|according
 _TELLS_YOU = re.compile(r"^I .*\b(?:tell|telling|told) you\b")
 _MY = re.compile(r"\b(?:my|our)\b", re.IGNORECASE)
 _CALL_ME = re.compile(
-    rf"^(?i:please |just |you (?:can|may) (?:just )?|feel free to |everyone calls |people call |friends call )*(?i:calls?) me "
+    rf"^(?i:please |just |you (?:can|may) (?:just )?|feel free to |(?:everyone|people|my friends|friends) )*(?i:calls?) me "
     rf"(?P<name>{words.PERSON})$"
 )
 _ELSEWHO = re.compile(
@@ -123,7 +123,7 @@ _RELATED = re.compile(
 _HAS_KIN = re.compile(
     rf"^(?:have|has) (?:an?|one|{words.COUNT}) {words.KIN_WORD}(?:,|:)?(?: who is)?(?: (?:named|called)| whose names? (?:is|are))? (?P<names>{words._CAPITAL}.*)$"
 )
-_KIN_NAMED = re.compile(rf"^(?:'s name is|is (?:called|named)|is) (?P<name>{words.PERSON})(?=$|[,.;!]| (?:and|but)\b)")
+_KIN_NAMED = re.compile(rf"^(?:'s name is|is (?:called|named)|is) (?:not (?P<wrong>{words.PERSON}),? but )?(?P<name>{words.PERSON})(?=$|[,.;!]| (?:and|but)\b)")
 
 
 def stated(turn: Turn, sentence: str, known: People, today: date) -> list[Claim]:
@@ -276,7 +276,7 @@ def _kin_of(clause: str, whose: str, voice: _Voice, known: People) -> _Found | N
     predicate, rest = words.KIN[match["kin"].lower()], clause[match.end() :].strip()
     if (said := _KIN_NAMED.match(rest)) and not re.match(_NOT_NAMES, said["name"]) and (name := person(said["name"])):
         known.known.add(name)
-        return _Found("", "", (_claim(voice, USER, predicate, name),))
+        return _Found("", "", (replace(_claim(voice, USER, predicate, name), wrong=said["wrong"] or ""),))
     name = person(rest.removeprefix(", "))
     if name:
         known.known.add(name)
@@ -312,7 +312,7 @@ def _of(voice: _Voice, subject: str, rest: str, known: People, today: date, plur
     elif match := _NOT_TAIL.search(rest):
         right = rest[: match.start()]
         for claim in _made(voice, subject, right, known, today, plural):
-            yield replace(claim, wrong=one(match["wrong"]))
+            yield replace(claim, wrong=bare(one(match["wrong"])))
     elif made := list(_made(voice, subject, rest, known, today, plural)):
         yield from made
     elif match := _NOT.match(rest):
@@ -350,6 +350,10 @@ def _of_user_alone(voice: _Voice, rest: str, today: date, plural: bool) -> Itera
         yield _claim(voice, USER, *plan)
     if not plural and (match := _HAS_KIN.match(rest)):
         for name in people(match["names"]):
+            yield _claim(voice, USER, words.KIN[match["kin"]], name)
+    whose = "my" if voice.me else "his|her|their"
+    for match in re.finditer(rf"\b(?:{whose}) {words.KIN_WORD},? (?P<name>{words.PERSON})", rest):
+        if name := person(match["name"]):
             yield _claim(voice, USER, words.KIN[match["kin"]], name)
 
 

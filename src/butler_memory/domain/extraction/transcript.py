@@ -30,6 +30,7 @@ _NOBODY = frozenset(
     ).split()
 ) | {"tool result", "tool output", "tool call", "search result", "search results", "function result", "ai assistant"}
 
+_MACHINES = frozenset("assistant tool memory memories retrieved recalled context result results output log logs system".split())
 _CLOCK = r"(?:[\[(]?(?:\d{4}-\d\d-\d\d[T ])?\d{1,2}:\d\d(?::\d\d)?(?: ?[AaPp][Mm])?Z?[\])]?\s*[-–]?\s*)?"
 _LABEL = r"(?P<label>[^\W\d_][\w .'-]{0,30}?)"
 _SPEAKER = re.compile(
@@ -184,7 +185,7 @@ def _labelled(line: str) -> _Label | None:
         return inner if inner and inner.voice == "nobody" else _Label("user", "", match["rest"])
     if plain in _NOTE_LABELS:
         return _Label("note", "", match["rest"])
-    if plain in _NOBODY or plain.split()[0] in ("tool", "assistant"):
+    if plain in _NOBODY or not _MACHINES.isdisjoint(plain.split()):
         return _Label("nobody", "", "")
     if match["heading"] is not None or not _NAME.fullmatch(name):
         return None

@@ -45,14 +45,14 @@ TRAPS: tuple[Trap, ...] = (
         Reach.BEFORE,
         r"^(?:(?:actually|no|oh|wait|sorry|ok|hmm|well),? )*(?:scratch that|never ?mind|forget (?:that|it|what i said)|"
         r"(?:i (?:am|was) )?(?:just |only )?(?:kidding|joking)|jk\b|ignore that|i made (?:that|it) up|that was (?:a joke|wrong)|"
-        r"(?:that is )?not true|i lied|i take that back|strike that|no,? wait|wrong,)",
+        r"(?:that is )?not true|well,? no\b|i lied|i take that back|strike that|no,? wait|wrong,)",
         r"^(?:lo+l|(?:ha){2,}h?|rofl|lmao|just kidding|jk|not!|as if|yeah right)[\s!.)]*$",
         r"^[\s😂🤣😜😝😛🙃]+$|^/s$",
     ),
     _trap(
         "role play",
         Reach.REST_OF_EPISODE,
-        r"\brole-? ?play|\blet(?:'s| us| is) (?:play|pretend|imagine)\b|\b(?:act|behave) (?:as|like) (?:a|an|the|if|my)\b",
+        r"\brole-? ?play|\bI will be (?:your|the|a|an) (?!back)\w+|\b(?:drill|simulation|mock interview)\b|\blet(?:'s| us| is) (?:play|pretend|imagine)\b|\b(?:act|behave) (?:as|like) (?:a|an|the|if|my)\b",
         r"^you are (?:now |a |an |the )",
     ),
     _trap(

@@ -27,6 +27,7 @@ _SEPARATOR = re.compile(r"\s*,\s*(?:(?:and|or|&)\s+)?(?:also\s+)?|\s+(?:and|or|&
 _ENDS_LIST = re.compile(r",? (?:and|or|&) [^,]+$")
 _GERUND = re.compile(r"\w{2,}ing\b")
 _ACTIVITY = re.compile(r"\w{2,}ing \w")  # with an object
+_COMPLETE = re.compile(r"(?:^[A-Z][\w ]*|\ws)$")  # a name or a plural: nothing of it can follow the comma
 _GLUE = "\x1f"
 _ARTICLE = re.compile(r"^(?:(?:an?|the|some|any|all|both|mostly|mainly|my own) )+")
 # Words by which a value points at something that was just there, or is a clause of its own.
@@ -47,17 +48,17 @@ def one(text: str) -> str:
     return value if _fits(value) else ""
 
 
-def several(text: str) -> list[str]:
+def several(text: str, *, closed: bool = False) -> list[str]:
     """Each thing of a list, up to where it stops being one.
 
     Commas make a list only where "and" or "or" ends it: in "a safe, quiet place" they do not. What follows "and" in
-    "reading books and papers" is read, too.
+    "reading books and papers" is read, too. Where the values are words of a closed list, all that does not matter.
     """
     kept = _KEPT_WHOLE.sub(lambda m: m[0].replace(" and ", _GLUE), _CUT.sub("", text))
     parts = _SEPARATOR.split(kept)
-    if "," in kept and not _ENDS_LIST.search(kept):
-        return []
-    if _ACTIVITY.match(parts[0]) and not all(_GERUND.match(part) for part in parts):
+    if not closed and "," in kept and not _ENDS_LIST.search(kept):
+        parts = parts[:1] if _COMPLETE.search(parts[0]) else []
+    elif _ACTIVITY.match(parts[0]) and not all(_GERUND.match(part) for part in parts):
         parts = [kept] if "," not in kept else []
     values = [part.replace(_GLUE, " and ").strip(" .'\"-") for part in parts]
     return list(takewhile(_fits, values))

@@ -16,7 +16,7 @@ KIN: dict[str, str] = {
     **dict.fromkeys(("wife", "husband", "spouse"), "spouse"),
     **dict.fromkeys(("partner", "girlfriend", "boyfriend", "fiancé", "fiancée", "fiance", "fiancee"), "partner"),
     **dict.fromkeys(("son", "daughter", "child", "kid", "stepson", "stepdaughter"), "child"),
-    **dict.fromkeys(("sons", "daughters", "children", "kids"), "child"),
+    **dict.fromkeys(("sons", "daughters", "children", "kids", "boys", "girls"), "child"),
     **dict.fromkeys(("brother", "sister", "twin", "siblings", "brothers", "sisters"), "sibling"),
     **dict.fromkeys(("mother", "father", "mom", "mum", "dad", "stepmother", "stepfather"), "parent"),
     **dict.fromkeys(("grandmother", "grandfather", "grandma", "grandpa", "aunt", "uncle", "cousin"), "relative"),
