@@ -39,6 +39,7 @@ _ILL_VERB = (
 )
 
 
+_AT_HAND = re.compile(r"^\w+ing\b.* the [a-z]")  # "driving around the block"
 _NARROWED = re.compile(r"^[^,.;(]*? (?:who|that|which)\b")
 
 
@@ -56,7 +57,7 @@ def _liked(text: str) -> list[str]:
     if _NARROWED.search(text):  # "people who ask": not people
         return found
     for value in values.several(text):
-        if not values.is_general(value):
+        if not values.is_general(value) or _AT_HAND.search(value):
             break
         found.append(value)
     return found
@@ -123,6 +124,7 @@ PATTERNS: tuple[Pattern, ...] = (
     _row("preferred_name", r"(?:prefers?|likes?) to be called ...", _name),
     _row("pronouns", r"'s pronouns are (?P<value>[a-z]+/[a-z]+(?:/[a-z]+)?)", _as_said),
     _row("birthday", rf"'s (?:birthday|birth date|date of birth) is (?:on )?(?P<value>{_DAY})", _as_said),
+    _row("anniversary", rf"'s (?:wedding )?anniversary is (?:on )?(?P<value>{_DAY})", _as_said),
     _row("birthday", rf"(?:was|am|is) born on (?P<value>{_DAY})", _as_said),
     _row("birthplace", r"was born (?:and raised )?in ...", _proper),
     _row("birthplace", rf"(?:{_BE} originally from|'s (?:hometown|birthplace) is) ...", _proper),

@@ -7,7 +7,7 @@ from datetime import date
 
 from butler_memory.domain.extraction.dates import split_date
 from butler_memory.domain.extraction.values import LONGEST_VALUE, is_general, proper
-from butler_memory.domain.extraction.vocabulary import EVENT, JOURNEY, any_of
+from butler_memory.domain.extraction.vocabulary import EVENT, IMPERATIVE, JOURNEY, any_of
 
 _BE = "(?:am|is|are|will be)"
 # The plain form of the few verbs in which plans are told.
@@ -32,7 +32,7 @@ _OWN = re.compile(
     rf"'s (?P<what>(?:[\w'-]+ ){{0,2}}(?:{EVENT}|(?P<journey>{JOURNEY}))(?: to [\w ]{{2,30}}?)?) (?:is|are)"
     r"(?: booked| scheduled)?(?: for)?"
 )
-_FRAGMENT = re.compile(rf"(?!(?:I|my|the|user)\b)(?P<what>(?i:{_EVENT}))")
+_FRAGMENT = re.compile(rf"(?!(?i:I|my|the|user|{IMPERATIVE})\b)(?P<what>(?i:{_EVENT}))")
 
 Plan = tuple[str, str]  # predicate, content
 

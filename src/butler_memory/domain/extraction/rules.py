@@ -37,7 +37,7 @@ _FROM_NOW_ON = re.compile(
 _ONLY_THIS_ONCE = re.compile(
     r"\b(?:just this once|this time|this once|for now|today|tonight|tomorrow|right now|for this|in this (?:chat|conversation|"
     r"message|case|letter|document|thread)|yet|until|this (?:week|month|letter|trip|email|evening|morning)|one time|only once|"
-    r"at the moment|the (?:next|following|above|previous) \w+|next (?:week|month|" + "|".join(("monday", "tuesday", "wednesday", "thursday", "friday")) + r")|"
+    r"at the moment|the (?:next|following|above|previous) \w+|(?:that|these|those) (?!I\b|you\b|the\b)\w+ (?:again|any ?more)|next (?:week|month|" + "|".join(("monday", "tuesday", "wednesday", "thursday", "friday")) + r")|"
     r"myself|ourselves)\b",
     re.IGNORECASE,
 )

@@ -58,7 +58,7 @@ _OF_RELATIVES = frozenset(
     ).split()
 )
 _OF_STRANGERS = frozenset("allergy medical_condition dietary_restriction birthday home".split())
-_OF_US = frozenset("home pet owns plan trip".split())
+_OF_US = frozenset("home pet owns plan trip anniversary".split())
 # "My wife is vegan" is about one person, "my friend is vegan" may be about any of them.
 _ONLY_ONE = frozenset({"spouse", "partner", "child", "parent", "sibling"})
 _PASSING = frozenset({"likes", "dislikes", "uses", "employer", "job", "preference", "owns", "habit", "home", "pet"})
@@ -250,7 +250,8 @@ def _subject(clause: str, voice: _Voice, known: People) -> _Found | None:
     mine = "my" if voice.me else "his|her|their" if voice.he else ""
     if mine and (match := re.match(rf"^(?:{mine}|our) ", clause, re.I)):
         related = _kin_of(clause, match[0].strip(), voice, known) if USER in (voice.me, voice.he) else None
-        return related or _Found(voice.me or voice.he, f"'s {clause[match.end() :]}")
+        ours = match[0].lower() == "our "
+        return related or _Found(voice.me or voice.he, f"'s {clause[match.end() :]}", plural=ours)
     return _named(clause, voice, known) if voice.me in ("", USER) else None
 
 
@@ -268,8 +269,11 @@ def _kin_of(clause: str, whose: str, voice: _Voice, known: People) -> _Found | N
         clause,
     ):
         name = person(pet["name"])
-        claims = (_claim(voice, USER, "pet", f"{pet['kind'].lower()} named {name}"),) if name else ()
-        return _Found("", "", claims)
+        if not name:
+            return _Found("", "")
+        claim = _claim(voice, USER, "pet", f"{pet['kind']} named {name}")
+        wrong = _NOT_TAIL.search(clause)
+        return _Found("", "", (replace(claim, wrong=f"{pet['kind']} named {wrong['wrong']}" if wrong else ""),))
     match = re.match(rf"{opening}{words.KIN_WORD}\b", clause)
     if match is None:
         return None
@@ -336,7 +340,7 @@ def _made(voice: _Voice, subject: str, rest: str, known: People, today: date, pl
             yield replace(claim, wrong=one(match["old"]), only_instead=predicate == "uses" and not new[0][0].isupper())
             return
     allowed = _allowed(subject, known, plural)
-    momentary = bool(MOMENTARY.search(rest))
+    momentary = bool(MOMENTARY.search(re.split(r",| but ", rest)[0]))
     for pattern_row in PATTERNS:
         predicate = pattern_row.predicate
         if (allowed is None or predicate in allowed) and not (momentary and predicate in _PASSING):
