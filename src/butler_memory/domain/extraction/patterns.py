@@ -135,7 +135,7 @@ PATTERNS: tuple[Pattern, ...] = (
     _row("timezone", r"'s time ?zone is (?P<value>[A-Z][\w/+:-]*(?: (?:[A-Z]\w+|time))*)", _as_said),
     _row("timezone", rf"{_BE} (?:in|on) (?:the )?(?P<value>[A-Z][\w/+:-]*(?: [A-Z]\w+)?) time ?(?:zone)?{_STOP}", _as_said),
     _row("blood_type", r"'s blood type is (?P<value>(?:AB|A|B|O)(?: ?[+-]| (?:positive|negative))?)(?!\w)", _as_said),
-    _row("marital_status", rf"{_BE} (?P<value>married|divorced|widowed|single){_STOP}", _as_said),
+    _row("marital_status", rf"{_BE} (?P<value>married|divorced|widowed|single)(?=$|[.;!(]| (?:and|but)\b)", _as_said),
     # health and diet
     _row("allergy", rf"{_BE} (?:\w+ly |very )?allergic to ...", _liked),
     _row("allergy", rf"(?:{_HAVE} (?:an? )?(?:\w+ )?allerg(?:y|ies) to|'s allergies (?:are|include)) ...", _liked),

@@ -18,8 +18,8 @@ class Rule:
 
 
 _POLITE = re.compile(
-    r"^(?:[^:]{0,30}\b(?:rule|told you|remember|reminder|note|important|request|preference|reminding)\b[^:]{0,20}: |"
-    r"(?:please|pls|plz|hey|hi|hello|also|and|but|ok|okay|so|oh|actually|btw|by the way|one more thing|important|note|again|"
+    r"^(?:[^:]{0,30}\b(?:rule|told you|know this|listen|remember|reminder|note|important|request|preference|reminding)\b[^:]{0,20}: |"
+    r"(?:please|pls|plz|great|thanks|perfect|cool|hey|hi|hello|also|and|but|ok|okay|so|oh|actually|btw|by the way|one more thing|important|note|again|"
     r"remember(?: to| that)?|note that|be sure to|make sure (?:to|you)|I want you to|I would like you to|I need you to|"
     r"(?:all of you|everyone|all agents|all butlers)(?=[,:]))\b[,:]?\s*)+",
     re.IGNORECASE,
@@ -71,7 +71,7 @@ _ASKED = re.compile(
 )
 
 _AGREED = re.compile(r"(?:,? (?:ok|okay|please|pls|thanks|thank you|got it|deal|right|alright|will you))+$", re.IGNORECASE)
-_REASON = re.compile(r",? (?:because|since|as I|thanks)\b.*$|, (?:I|it|that|this|they|he|she|we) .*$", re.IGNORECASE)
+_REASON = re.compile(r",? (?:because|since|as I|thanks)\b.*$|, (?:I|it|that|this|they|he|she|we|my \w+) .*$", re.IGNORECASE)
 _NEXT_CLAUSE = re.compile(r"[,;]? (?:and|but) (?:he|she|they|the user|user)\b|;", re.IGNORECASE)
 
 _ADVERB = r"(?:always|never|often|usually|really|just|also|explicitly|only|ever)"

@@ -108,7 +108,7 @@ _TELLS_YOU = re.compile(r"^I .*\b(?:tell|telling|told) you\b")
 _MY = re.compile(r"\b(?:my|our)\b", re.IGNORECASE)
 _CALL_ME = re.compile(
     rf"^(?i:please |just |you (?:can|may) (?:just )?|feel free to |(?:everyone|people|my friends|friends) )*(?i:calls?) me "
-    rf"(?P<name>{words.PERSON})$"
+    rf"(?P<name>{words.PERSON})(?:,? (?:and )?not (?P<wrong>{words.PERSON}))?$"
 )
 _ELSEWHO = re.compile(
     r"^(?:you|it|this|that|these|those|there|they|he|she|we|please|thanks|let us|can|could|would|will|should)\b", re.I
@@ -167,7 +167,7 @@ def _claims(sentence: str, voice: _Voice, known: People, today: date) -> Iterato
             continue
         if match := _CALL_ME.match(bare):
             if voice.me == USER and (name := person(match["name"])):
-                yield _claim(heard, USER, "preferred_name", name)
+                yield replace(_claim(heard, USER, "preferred_name", name), wrong=match["wrong"] or "")
             continue
         if denied_rest and bare.startswith("it is "):
             yield from _of(heard, subject, denied_rest + " " + bare[6:], known, today)

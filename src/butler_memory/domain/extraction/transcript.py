@@ -32,7 +32,7 @@ _NOBODY = frozenset(
 
 _MACHINES = frozenset("assistant tool memory memories retrieved recalled context result results output log logs system".split())
 _CLOCK = r"(?:[\[(]?(?:\d{4}-\d\d-\d\d[T ])?\d{1,2}:\d\d(?::\d\d)?(?: ?[AaPp][Mm])?Z?[\])]?\s*[-–]?\s*)?"
-_LABEL = r"(?P<label>[^\W\d_][\w .'-]{0,30}?)"
+_LABEL = r"(?P<label>[^\W\d_][\w .'/-]{0,30}?)(?: ?\([^()\n]{0,40}\)| ?\[[^\[\]\n]{0,40}\])?"
 _SPEAKER = re.compile(
     rf"^\s*(?:[-*]\s+)?{_CLOCK}(?:"
     rf"[*_]{{2}}{_LABEL}:?[*_]{{2}}\s*:?"  # **User:** text

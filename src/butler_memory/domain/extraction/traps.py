@@ -60,6 +60,7 @@ TRAPS: tuple[Trap, ...] = (
         Reach.REST_OF_TURN,
         r"\b(?:in|for|from|about) (?:my|the|this|a|our) (?:\w+ )?(?:story|novel|book|game|movie|film|play|script|dream|"
         r"scenario|comic|song|campaign|example|essay|sketch|screenplay|fanfic)\b",
+        r"\b(?:story|novel|film|movie|book|poem|play|joke|tale) (?:is )?(?:about|where|in which)\b",
         r"\b(?:my|the) (?:\w+ )?(?:character|hero|heroine|protagonist|narrator|villain|avatar|persona)\b|\bfictional\b",
         r"^(?:please |can you |could you |now |help me )*(?:translate|rewrite|rephrase|proofread|paraphrase|summari[sz]e|"
         r"spell-?check|fix|correct|draft|write|compose|repeat|complete|finish|analy[sz]e|edit|polish|improve|convert|"

@@ -16,7 +16,7 @@ _KEPT_WHOLE = re.compile(
 )
 # What begins another thought.
 _CUT = re.compile(
-    r"(?:\s*(?:[;:!?()\[\]—–]|\.\s|\.$|\s-\s)|,?\s+(?:but|so|because|since|which|who|whom|that|when|whenever|while|if|"
+    r"(?:\s*(?:[;!?()\[\]—–]|:(?!\d)|\.\s|\.$|\s-\s)|,?\s+(?:but|so|because|since|which|who|whom|that|when|whenever|while|if|"
     r"although|though|unless|as|until|please|thanks|especially|particularly|except|even|too|hence|therefore|than any\w+|"
     r"more than|the most|most of all|a lot|very much|so much|these days|nowadays|right now|currently|at the moment|"
     r"by the way|btw|you know|anyway|now|just|and (?:more|so on|others|stuff)|etc|for what|as well|to death|"

@@ -69,7 +69,7 @@ DIET_STYLE = any_of(
 )  # fmt: skip
 FOOD = any_of(
     "meat pork beef fish dairy gluten eggs seafood shellfish nuts peanuts sugar chicken lamb wheat soy bread cheese "
-    "alcohol caffeine onions garlic mushrooms veal bacon honey gelatin poultry", "red meat", "animal products", "grapefruit"
+    "alcohol caffeine onions garlic mushrooms tofu veal bacon honey gelatin poultry", "red meat", "animal products", "grapefruit"
 )  # fmt: skip
 BEING_ILL = any_of(
     "diabetic asthmatic epileptic celiac coeliac deaf dyslexic autistic blind anemic anaemic hypertensive",
