@@ -32,7 +32,8 @@ _UNLIKELY = (  # "a terrible cook", "a big fan of my dentist": no trade
     "wannabe|regular|frequent|more|sort|kind|old"
 )
 _OFTEN = (
-    r"(?:every (?:other |single )?\w+(?: (?:morning|evening|afternoon|night)\b)?|each \w+|(?:once|twice|\w+ times) (?:a|per) \w+|on (?:weekends|weekdays|\w+days)|daily)"
+    r"(?:every (?:other |single )?\w+(?: (?:morning|evening|afternoon|night)\b)?|each \w+|"
+    r"(?:once|twice|\w+ times) (?:a|per) \w+|on (?:weekends|weekdays|\w+days)|daily)"
 )
 _ILL_VERB = (
     rf"(?:(?:was|{_BE}|{_HAVE} been) diagnosed with|{_HAVE}|suffers? from|{_BE} living with|{_BE} suffering from)"
@@ -129,11 +130,24 @@ PATTERNS: tuple[Pattern, ...] = (
     _row("birthplace", r"was born (?:and raised )?in ...", _proper),
     _row("birthplace", rf"(?:{_BE} originally from|'s (?:hometown|birthplace) is) ...", _proper),
     _row("nationality", rf"{_BE} (?:an? )?(?P<value>{words.NATIONALITY}){_STOP}", _as_said),
-    _row("native_language", rf"'s (?:native language|first language|mother tongue) is (?P<value>{words.LANGUAGE})", _as_said),
+    _row(
+        "native_language",
+        rf"'s (?:native language|first language|mother tongue) is (?P<value>{words.LANGUAGE})",
+        _as_said,
+    ),
     _row("native_language", rf"{_BE} a native (?P<value>{words.LANGUAGE}) speaker", _as_said),
-    _row("language", rf"(?:speaks?|{_BE} fluent in|'s languages are) (?:fluent |native |both )?(?P<value>.+)", _things, words.LANGUAGE),
+    _row(
+        "language",
+        rf"(?:speaks?|{_BE} fluent in|'s languages are) (?:fluent |native |both )?(?P<value>.+)",
+        _things,
+        words.LANGUAGE,
+    ),
     _row("timezone", r"'s time ?zone is (?P<value>[A-Z][\w/+:-]*(?: (?:[A-Z]\w+|time))*)", _as_said),
-    _row("timezone", rf"{_BE} (?:in|on) (?:the )?(?P<value>[A-Z][\w/+:-]*(?: [A-Z]\w+)?) time ?(?:zone)?{_STOP}", _as_said),
+    _row(
+        "timezone",
+        rf"{_BE} (?:in|on) (?:the )?(?P<value>[A-Z][\w/+:-]*(?: [A-Z]\w+)?) time ?(?:zone)?{_STOP}",
+        _as_said,
+    ),
     _row("blood_type", r"'s blood type is (?P<value>(?:AB|A|B|O)(?: ?[+-]| (?:positive|negative))?)(?!\w)", _as_said),
     _row("marital_status", rf"{_BE} (?P<value>married|divorced|widowed|single)(?=$|[.;!(]| (?:and|but)\b)", _as_said),
     # health and diet
@@ -141,38 +155,107 @@ PATTERNS: tuple[Pattern, ...] = (
     _row("allergy", rf"(?:{_HAVE} (?:an? )?(?:\w+ )?allerg(?:y|ies) to|'s allergies (?:are|include)) ...", _liked),
     _row("allergy", rf"{_HAVE} (?:an? )?(?:severe |bad |mild )?(?P<value>[\w-]+(?: [\w-]+)?) allergy{_END}", _one),
     _row("medical_condition", rf"{_BE} (?:an? )?(?P<value>(?:type [12] )?{words.BEING_ILL}){_END}", _as_said),
-    _row("medical_condition", rf"{_ILL_VERB} (?:(?:terrible|bad|awful|really bad) )?(?P<value>.+?)(?= (?:last|in|since|as|when|for|at|a few|two|ago|every)\b|$)", _things, words.ILLNESS),
-    _row("medication", rf"(?:takes?|{_BE} taking|{_BE} on|{_BE} prescribed) (?P<value>.+?)(?= (?:for|every|twice|once|each|daily|in|at|a)\b|$)", _things, words.MEDICINE),
-    _row("dietary_restriction", rf"{_BE} (?:an? )?(?:strict |lifelong |ethical )?(?P<value>{words.DIET}){_END}", _as_said),
+    _row(
+        "medical_condition",
+        rf"{_ILL_VERB} (?:(?:terrible|bad|awful|really bad) )?(?P<value>.+?)(?= (?:last|in|since|as|"
+        rf"when|for|at|a few|two|ago|every)\b|$)",
+        _things,
+        words.ILLNESS,
+    ),
+    _row(
+        "medication",
+        rf"(?:takes?|{_BE} taking|{_BE} on|{_BE} prescribed) (?P<value>.+?)(?= (?:for|every|twice|once|"
+        rf"each|daily|in|at|a)\b|$)",
+        _things,
+        words.MEDICINE,
+    ),
+    _row(
+        "dietary_restriction", rf"{_BE} (?:an? )?(?:strict |lifelong |ethical )?(?P<value>{words.DIET}){_END}", _as_said
+    ),
     _row("dietary_restriction", r"(?:do not|does not|cannot) (?:eat|have|drink) ...", _no, rf"no {words.FOOD}"),
     _row("dietary_restriction", r"(?:avoids?|never eats?) ...", _no, rf"no {words.FOOD}"),
-    _row("dietary_restriction", rf"(?:keeps?|eats?(?: only)?|follows?|{_BE} on) (?:an? |strictly )?(?P<value>{words.DIET_STYLE})(?: diet| food)?{_END}", _as_said),
+    _row(
+        "dietary_restriction",
+        rf"(?:keeps?|eats?(?: only)?|follows?|{_BE} on) (?:an? |strictly "
+        rf")?(?P<value>{words.DIET_STYLE})(?: diet| food)?{_END}",
+        _as_said,
+    ),
     # home and work
-    _row("home", rf"(?:lives?|{_BE} (?:living|based|residing)|resides?|{_HAVE} been living|{_HAVE} lived) (?:alone |together )?in ...", _proper),
+    _row(
+        "home",
+        rf"(?:lives?|{_BE} (?:living|based|residing)|resides?|{_HAVE} been living|{_HAVE} lived) "
+        rf"(?:alone |together )?in ...",
+        _proper,
+    ),
     _row("home", rf"(?:{_HAVE} )?(?:moved|relocated) (?:here )?to ...", _proper),
-    _row("employer", rf"(?:works?|{_BE} (?:working|employed)|{_HAVE} been working|started (?:a new job|work|working)) (?:at|for|by) ...", _proper),
-    _row("employer", rf"(?:works?|{_BE} working) (?:at|for) (?P<value>(?:an?|the) (?:[\w-]+ ){{0,2}}{words.ORGANISATION}){_END}", _as_said),
+    _row(
+        "employer",
+        rf"(?:works?|{_BE} (?:working|employed)|{_HAVE} been working|started (?:a new job|work|"
+        rf"working)) (?:at|for|by) ...",
+        _proper,
+    ),
+    _row(
+        "employer",
+        rf"(?:works?|{_BE} working) (?:at|for) (?P<value>(?:an?|the) (?:[\w-]+ ){{0,2}}{words.ORGANISATION}){_END}",
+        _as_said,
+    ),
     _row("employer", rf"(?:works?|{_BE} working) as (?:an? )?[\w -]{{3,40}}? (?:at|for) ...", _proper),
     _row("employer", r"(?:have |has )?joined (?P<value>.+?)(?= (?:as|in|last|this|on)\b)", _proper),
-    _row("job", rf"(?:works?|{_BE} working|{_BE} employed) as (?:an? |the )?(?P<value>[a-z][\w' -]{{1,50}}?)(?= (?:at|for|in|with|from)\b|$|,)", _one),
-    _row("job", rf"(?:works?|{_BE} working) (?:at|for) (?:the )?{words.PROPER} as (?:an? )?(?P<value>[a-z][\w' -]{{1,50}}?)(?= (?:in|with|from)\b|$|,)", _one),
-    _row("job", rf"(?:{_BE} an?|'s (?:job|profession|occupation) is) (?!(?:[\w-]+ )*(?:{_UNLIKELY})\b)(?P<value>(?:[\w-]+ ){{0,3}}{words.TRADE}){_END}", _as_said),
+    _row(
+        "job",
+        rf"(?:works?|{_BE} working|{_BE} employed) as (?:an? |the )?(?P<value>[a-z][\w' -]{{1,50}}?)(?= "
+        rf"(?:at|for|in|with|from)\b|$|,)",
+        _one,
+    ),
+    _row(
+        "job",
+        rf"(?:works?|{_BE} working) (?:at|for) (?:the )?{words.PROPER} as (?:an? )?(?P<value>[a-z][\w' "
+        rf"-]{{1,50}}?)(?= (?:in|with|from)\b|$|,)",
+        _one,
+    ),
+    _row(
+        "job",
+        rf"(?:{_BE} an?|'s (?:job|profession|occupation) is) (?!(?:[\w-]+ "
+        rf")*(?:{_UNLIKELY})\b)(?P<value>(?:[\w-]+ ){{0,3}}{words.TRADE}){_END}",
+        _as_said,
+    ),
     _row("job", rf"{_BE} (?P<value>self-employed|retired|unemployed|freelancing){_STOP}", _as_said),
     _row("education", rf"(?:studied|studies|study|{_BE} studying) (?P<value>[\w ]{{3,40}} at {words.PROPER})", _one),
-    _row("education", rf"{_HAVE} an? (?P<value>(?:PhD|doctorate|MBA|MSc|BSc|BA|MA|(?:master's|bachelor's)(?: degree)?|degree) in .+)", _one),
+    _row(
+        "education",
+        rf"{_HAVE} an? (?P<value>(?:PhD|doctorate|MBA|MSc|BSc|BA|MA|(?:master's|bachelor's)(?: degree)?|degree) in .+)",
+        _one,
+    ),
     _row("education", r"graduated from ...", _proper),
     _row("employer", rf"{_BE} an? (?:[\w-]+ ){{0,3}}{words.TRADE} (?:at|for) ...", _proper),
     _row("employer", r"'s employer is ...", _proper),
     _row("member_of", rf"{_BE} a member of ...", _proper),
     # people and animals
     _row("spouse", rf"{_BE} married to ...", _name),
-    _row("pet", rf"{_HAVE} (?:an? |one )?(?:[a-z]+ )?(?P<value>{words.PET}(?:,? (?:named|called) {words.PERSON})?){_END}", _animal),
+    _row(
+        "pet",
+        rf"{_HAVE} (?:an? |one )?(?:[a-z]+ )?(?P<value>{words.PET}(?:,? (?:named|called) {words.PERSON})?){_END}",
+        _animal,
+    ),
     _row("pet", rf"{_HAVE} (?P<value>{words.COUNT} {words.PETS}){_END}", _as_said),
     # tastes, hobbies, things
-    _row("likes", rf"(?:likes?|loves?|enjoys?|adores?|{_BE} (?:an? )?(?:big |huge |great )?fan of|{_BE} fond of) (?!to\b)...", _liked),
+    _row(
+        "likes",
+        rf"(?:likes?|loves?|enjoys?|adores?|{_BE} (?:an? )?(?:big |huge |great )?fan of|{_BE} fond of) (?!to\b)...",
+        _liked,
+    ),
     _row("likes", r"(?:likes?|loves?) (?P<value>to (?!be\b|hear\b|see\b|know\b|think\b|say\b|bother\b).+)", _wanted),
-    _row("preference", r"(?:likes?|takes?|drinks?) (?:my|his|her|their) (?P<value>(?:coffee|tea|steak|eggs|burgers?|pizza) .+)", _one),
-    _row("dislikes", rf"(?:hates?|dislikes?|detests?|loathes?|cannot stand|(?:do|does) not (?:like|enjoy)|{_BE} not a (?:big )?fan of) ...", _liked),
+    _row(
+        "preference",
+        r"(?:likes?|takes?|drinks?) (?:my|his|her|their) (?P<value>(?:coffee|tea|steak|eggs|burgers?|pizza) .+)",
+        _one,
+    ),
+    _row(
+        "dislikes",
+        rf"(?:hates?|dislikes?|detests?|loathes?|cannot stand|(?:do|does) not (?:like|enjoy)|{_BE} not "
+        rf"a (?:big )?fan of) ...",
+        _liked,
+    ),
     _row("preference", r"prefers? (?!to be called|that\b|not to (?:say|answer|talk))...", _wanted),
     _row("preference", r"(?:expressed|has|stated) an? (?:strong |clear )?preference for ...", _wanted),
     _row("interest", r"expressed (?:an? )?(?:strong )?interest in (?!an? |book|buy|rent|see|hear|know)...", _liked),
@@ -180,8 +263,18 @@ PATTERNS: tuple[Pattern, ...] = (
     _row("hobby", r"'s (?:main |biggest |favou?rite )?hobb(?:y|ies) (?:is|are|include) ...", _liked),
     _row("hobby", r"plays? (?P<value>.+?)(?= (?:every|on|with|in|at|for|twice|once|since)\b|$)", _things, words.GAME),
     _row("hobby", r"collects? ...", _liked, r"[a-z].*s", "collecting {}"),
-    _row("interest", rf"{_BE} (?:very |really )?(?:into|interested in|passionate about) (?!an? |book|buy|rent|see|hear|know)...", _liked),
-    _row("interest", rf"{_BE} learning (?:how )?...", _things, rf"(?:{words.LANGUAGE}|{words.GAME}|to [a-z]+(?: (?:the )?[a-z]+)?)", "learning {}"),
+    _row(
+        "interest",
+        rf"{_BE} (?:very |really )?(?:into|interested in|passionate about) (?!an? |book|buy|rent|see|hear|know)...",
+        _liked,
+    ),
+    _row(
+        "interest",
+        rf"{_BE} learning (?:how )?...",
+        _things,
+        rf"(?:{words.LANGUAGE}|{words.GAME}|to [a-z]+(?: (?:the )?[a-z]+)?)",
+        "learning {}",
+    ),
     _row("owns", r"owns? (?!up\b)...", _owned),
     _row("owns", rf"{_HAVE} an? (?P<value>(?:[\w-]+ )?{words.BELONGING}){_END}", _as_said),
     _row("uses", r"(?:uses?|drives?|rides?) (?:an? )?...", _propers),
@@ -189,9 +282,20 @@ PATTERNS: tuple[Pattern, ...] = (
     _row("subscription", rf"(?:subscribes? to|{_BE} subscribed to) (?P<value>(?:The )?{words.PROPER})", _as_said),
     _row("habit", rf"(?P<value>(?:usually|normally|typically|generally) {words.ROUTINE}.*)", _one),
     _row("habit", rf"(?P<value>{words.ROUTINE}\b.{{0,40}}? ?\b{_OFTEN})", _one),
-    _row("goal", rf"(?:'s (?:\w+ )?goal (?:this year |for \w+ )?is to|{_BE} (?:trying|aiming|hoping) to(?= (?:quit|lose|learn|save|become|get fit|cut down|cut back|eat less|eat more|drink less)\b)) ...", _wanted),
-    _row("goal", r"(?:wants?|would like) to (?P<value>(?:learn (?!more|about)|become an?|quit (?:smoking|drinking)|lose \d+|run a|write a|get fit).*)", _wanted),
-)  # fmt: skip
+    _row(
+        "goal",
+        rf"(?:'s (?:\w+ )?goal (?:this year |for \w+ )?is to|{_BE} (?:trying|aiming|hoping) to(?= "
+        rf"(?:quit|lose|learn|save|become|get fit|cut down|cut back|eat less|eat more|drink less)\b)) "
+        rf"...",
+        _wanted,
+    ),
+    _row(
+        "goal",
+        r"(?:wants?|would like) to (?P<value>(?:learn (?!more|about)|become an?|quit (?:smoking|"
+        r"drinking)|lose \d+|run a|write a|get fit).*)",
+        _wanted,
+    ),
+)
 
 # What replaces what. Where no known fact has the old value, only the last two rows say of what kind the new one is.
 CHANGES: tuple[tuple[str, re.Pattern[str], Shape], ...] = (

@@ -12,7 +12,8 @@ from butler_memory.domain.extraction.vocabulary import EVENT, IMPERATIVE, JOURNE
 _BE = "(?:am|is|are|will be)"
 # The plain form of the few verbs in which plans are told.
 _PLAIN = {
-    "flying": "fly", "going": "go", "travelling": "travel", "off": "go", "traveling": "travel", "heading": "head", "driving": "drive",
+    "flying": "fly", "going": "go", "off": "go", "travelling": "travel", "traveling": "travel", "heading": "head",
+    "driving": "drive", "expecting": "expect", "switching": "switch",
     "moving": "move", "getting": "get", "starting": "start", "visiting": "visit", "hosting": "host", "running": "run",
     "leaving": "leave", "taking": "take", "presenting": "present", "launching": "launch", "graduating": "graduate",
     "retiring": "retire", "seeing": "see", "attending": "attend", "meeting": "meet", "relocating": "relocate",
@@ -22,7 +23,9 @@ _TRAVEL_WORDS = "off flying going travelling traveling heading driving sailing".
 _TRAVEL = any_of("", *_TRAVEL_WORDS)
 _TRIP = re.compile(rf"{_BE} (?P<verb>{_TRAVEL}) (?P<rest>(?:back )?to .+)")
 _STAY = re.compile(r"will (?P<rest>be in .+)")
-_DOING = re.compile(rf"{_BE} (?P<verb>{any_of('', *sorted(set(_PLAIN) - set(_TRAVEL_WORDS)))}) (?!to\b|late\b|the\b)(?P<rest>.+)")
+_DOING = re.compile(
+    rf"{_BE} (?P<verb>{any_of('', *sorted(set(_PLAIN) - set(_TRAVEL_WORDS)))}) (?!to\b|late\b|the\b)(?P<rest>.+)"
+)
 _MOVING = re.compile(rf"{_BE} (?P<verb>moving|relocating) (?P<rest>to .+)")
 _MEANT = re.compile(r"(?:plans? to|(?:am|is|are) planning to|intends? to|(?:am|is|are) planning on) (?P<rest>.+)")
 _GOING_TO = re.compile(r"(?:am|is|are) going to (?P<rest>(?!be\b|bed\b|need\b|have to\b)[a-z]+ .+)")

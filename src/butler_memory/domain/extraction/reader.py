@@ -37,7 +37,7 @@ class Known:
     content: str
 
 
-# An episode of 32 kB has some 500 sentences. Shorter ones cost as much each, so that their number is what bounds the work.
+# An episode of 32 kB has some 500 sentences. Short ones cost as much as long ones: their number bounds the work.
 MOST_SENTENCES = 800
 
 _ORDINARY_IMPORTANCE = 5.0

@@ -18,14 +18,17 @@ class Rule:
 
 
 _POLITE = re.compile(
-    r"^(?:[^:]{0,30}\b(?:rule|told you|know this|listen|remember|reminder|note|important|request|preference|reminding)\b[^:]{0,20}: |"
-    r"(?:please|pls|plz|great|thanks|perfect|cool|hey|hi|hello|also|and|but|ok|okay|so|oh|actually|btw|by the way|one more thing|important|note|again|"
+    r"^(?:[^:]{0,30}\b(?:rule|told you|know this|listen|remember|reminder|note|important|request|"
+    r"preference|reminding)\b[^:]{0,20}: |"
+    r"(?:please|pls|plz|great|thanks|perfect|cool|hey|hi|hello|also|and|but|ok|okay|so|oh|actually|"
+    r"btw|by the way|one more thing|important|note|again|"
     r"remember(?: to| that)?|note that|be sure to|make sure (?:to|you)|I want you to|I would like you to|I need you to|"
     r"(?:all of you|everyone|all agents|all butlers)(?=[,:]))\b[,:]?\s*)+",
     re.IGNORECASE,
 )
 _YOU = re.compile(
-    r"^(?:you (?:should|must|have to|need to|are to|can)|(?:could|can|would|will) you)(?: please)? (?=always|never|not\b)",
+    r"^(?:you (?:should|must|have to|need to|are to|can)|(?:could|can|would|will) you)(?: please)? "
+    r"(?=always|never|not\b)",
     re.IGNORECASE,
 )
 _FROM_NOW_ON = re.compile(
@@ -35,13 +38,20 @@ _FROM_NOW_ON = re.compile(
     re.IGNORECASE,
 )
 _ONLY_THIS_ONCE = re.compile(
-    r"\b(?:just this once|this time|this once|for now|today|tonight|tomorrow|right now|for this|in this (?:chat|conversation|"
-    r"message|case|letter|document|thread)|yet|until|this (?:week|month|letter|trip|email|evening|morning)|one time|only once|"
-    r"at the moment|the (?:next|following|above|previous) \w+|(?:that|these|those) (?!I\b|you\b|the\b)\w+ (?:again|any ?more)|next (?:week|month|" + "|".join(("monday", "tuesday", "wednesday", "thursday", "friday")) + r")|"
+    r"\b(?:just this once|this time|this once|for now|today|tonight|tomorrow|right now|for this|in "
+    r"this (?:chat|conversation|"
+    r"message|case|letter|document|thread)|yet|until|this (?:week|month|letter|trip|email|evening|"
+    r"morning)|one time|only once|"
+    r"at the moment|the (?:next|following|above|previous) \w+|(?:that|these|those) (?!I\b|you\b|"
+    r"the\b)\w+ (?:again|any ?more)|next (?:week|month|"
+    + "|".join(("monday", "tuesday", "wednesday", "thursday", "friday"))
+    + r")|"
     r"myself|ourselves)\b",
     re.IGNORECASE,
 )
-_ALWAYS = re.compile(rf"^(?:always|never(?:,? ever,?)?) (?:please )?{IMPERATIVE}\b(?! (?:me go|that|this)\b) \S", re.IGNORECASE)
+_ALWAYS = re.compile(
+    rf"^(?:always|never(?:,? ever,?)?) (?:please )?{IMPERATIVE}\b(?! (?:me go|that|this)\b) \S", re.IGNORECASE
+)
 _DO = re.compile(rf"^(?:do not |never |always )?{IMPERATIVE}\b", re.IGNORECASE)
 _DO_NOT = re.compile(rf"^do not (?:ever )?{IMPERATIVE}\b", re.IGNORECASE)
 # What makes "do not" last: an hour or a day that comes back, a condition, or the word itself.
@@ -56,22 +66,32 @@ _LASTS = re.compile(
 _WHEN = re.compile(
     r"^(?:(?:when|whenever|every time|each time|any time|anytime) (?:"
     r"I (?:ask|say|mention|request|send|share|paste|write|tell|want|need|talk|forward|give|start|type|upload|refer)\b|"
-    r"(?:you )?(?:book|booking|write|writing|draft|drafting|schedule|scheduling|summari[sz]e|summari[sz]ing|plan|planning|"
-    r"answer|answering|reply|replying|respond|responding|translate|translating|suggest|suggesting|recommend|recommending|"
+    r"(?:you )?(?:book|booking|write|writing|draft|drafting|schedule|scheduling|summari[sz]e|"
+    r"summari[sz]ing|plan|planning|"
+    r"answer|answering|reply|replying|respond|responding|translate|translating|suggest|suggesting|"
+    r"recommend|recommending|"
     r"order|ordering|cite|citing|send|sending|create|creating|format|formatting|commit|committing|search|searching|"
-    r"explain|explaining|review|reviewing|choose|choosing|quote|quoting|make|making|shop|shopping|code|coding)\b(?! (?:the|this|that|it|my next)\b)))"
+    r"explain|explaining|review|reviewing|choose|choosing|quote|quoting|make|making|shop|shopping|"
+    r"code|coding)\b(?! (?:the|this|that|it|my next)\b)))"
     r"[^,]{0,120}, (?:please |then )*(?P<then>.+)$",
     re.IGNORECASE,
 )
 _ASKED = re.compile(
-    r"^(?:the )?user (?:has |also |explicitly )*(?:asked|asks|told|tells|wants|wanted|requested|requests|instructed|said|says|"
-    r"insists|insisted|would like|prefers|stated|expects|demanded)(?: (?:me|us|the (?:assistant|agent|butler)|butlers|agents))?"
-    r"(?: that)?(?: (?:I|we|the (?:assistant|agent|butler)|agents|butlers))?(?: should| must)?(?: to)? (?P<what>(?:always|never) .+)$",
+    r"^(?:the )?user (?:has |also |explicitly )*(?:asked|asks|told|tells|wants|wanted|requested|"
+    r"requests|instructed|said|says|"
+    r"insists|insisted|would like|prefers|stated|expects|demanded)(?: (?:me|us|the (?:assistant|"
+    r"agent|butler)|butlers|agents))?"
+    r"(?: that)?(?: (?:I|we|the (?:assistant|agent|butler)|agents|butlers))?(?: should| must)?(?: "
+    r"to)? (?P<what>(?:always|never) .+)$",
     re.IGNORECASE,
 )
 
-_AGREED = re.compile(r"(?:,? (?:ok|okay|please|pls|thanks|thank you|got it|deal|right|alright|will you))+$", re.IGNORECASE)
-_REASON = re.compile(r",? (?:because|since|as I|thanks)\b.*$|, (?:I|it|that|this|they|he|she|we|my \w+) .*$", re.IGNORECASE)
+_AGREED = re.compile(
+    r"(?:,? (?:ok|okay|please|pls|thanks|thank you|got it|deal|right|alright|will you))+$", re.IGNORECASE
+)
+_REASON = re.compile(
+    r",? (?:because|since|as I|thanks)\b.*$|, (?:I|it|that|this|they|he|she|we|my \w+) .*$", re.IGNORECASE
+)
 _NEXT_CLAUSE = re.compile(r"[,;]? (?:and|but) (?:he|she|they|the user|user)\b|;", re.IGNORECASE)
 
 _ADVERB = r"(?:always|never|often|usually|really|just|also|explicitly|only|ever)"

@@ -11,8 +11,8 @@ from butler_memory.domain.extraction import vocabulary as words
 from butler_memory.domain.extraction.patterns import CHANGES, PATTERNS, contents
 from butler_memory.domain.extraction.plans import noted_event, plan_in
 from butler_memory.domain.extraction.sentences import clauses
-from butler_memory.domain.extraction.traps import CONDITION, MOMENTARY
 from butler_memory.domain.extraction.transcript import Turn
+from butler_memory.domain.extraction.traps import CONDITION, MOMENTARY
 from butler_memory.domain.extraction.values import bare, one, people, person
 from butler_memory.domain.kinds import SourceKind
 
@@ -64,14 +64,19 @@ _ONLY_ONE = frozenset({"spouse", "partner", "child", "parent", "sibling"})
 _PASSING = frozenset({"likes", "dislikes", "uses", "employer", "job", "preference", "owns", "habit", "home", "pet"})
 
 _LEAD = re.compile(
-    r"^(?:(?:hi|hello|hey|well|so|actually|also|and|but|oh|ok|okay|yes|yeah|yep|no|sure|thanks|thank you|great|cool|nice|"
+    r"^(?:(?:hi|hello|hey|well|so|actually|also|and|but|oh|ok|okay|yes|yeah|yep|no|sure|thanks|"
+    r"thank you|great|cool|nice|"
     r"perfect|right|sorry|fyi|btw|by the way|just so you know|for the record|for your information|as you know|in fact|"
     r"to be honest|honestly|as I said|like I said|since|as|because|now|currently|nowadays|these days|correction|"
-    r"additionally|moreover|hi there|hello there|good morning|one more thing|another thing|first|second|last month|last year|"
+    r"additionally|moreover|hi there|hello there|good morning|one more thing|another thing|first|"
+    r"second|last month|last year|"
     r"last week|recently|please note|note|in general|generally|personally|"
-    r"(?:please |just )?(?:remember|note|know|keep in mind|be aware)(?: that)?|I (?:should|must|have to) (?:mention|say|add)(?: that)?|"
-    r"I (?:just )?(?:want|wanted) (?:you to know|to let you know|to mention|to say)(?: that)?|let me (?:mention|add|say)(?: that)?|"
-    r"I (?:already )?told you(?: already| before)?(?: that)?|the thing is|I would say|ugh|it turns out|it is (?:important|good|useful) to (?:note|know)|turns out)\b[,:!]?\s*(?:that\s+)?)+"
+    r"(?:please |just )?(?:remember|note|know|keep in mind|be aware)(?: that)?|I (?:should|must|"
+    r"have to) (?:mention|say|add)(?: that)?|"
+    r"I (?:just )?(?:want|wanted) (?:you to know|to let you know|to mention|to say)(?: that)?|let "
+    r"me (?:mention|add|say)(?: that)?|"
+    r"I (?:already )?told you(?: already| before)?(?: that)?|the thing is|I would say|ugh|it turns "
+    r"out|it is (?:important|good|useful) to (?:note|know)|turns out)\b[,:!]?\s*(?:that\s+)?)+"
     r"(?=\S|$)",
     re.IGNORECASE,
 )
@@ -80,34 +85,45 @@ _BELIEF = re.compile(
 )
 _PROBABLY = re.compile(r"\b(?:probably|most likely|I think|I believe)\b ?", re.IGNORECASE)
 _REPORT = re.compile(
-    r"^(?:(?:the )?user|User) (?:also |has |explicitly |just )*(?:said|says|stated|states|mentioned|mentions|told (?:me|us)|"
-    r"confirmed|noted|shared|explained|revealed|reported|clarified|added|disclosed|corrected(?: me| this| that)?)(?: to me| to us)?[,:]?(?: that)? (?P<what>.+)",
+    r"^(?:(?:the )?user|User) (?:also |has |explicitly |just )*(?:said|says|stated|states|"
+    r"mentioned|mentions|told (?:me|us)|"
+    r"confirmed|noted|shared|explained|revealed|reported|clarified|added|disclosed|corrected(?: me|"
+    r" this| that)?)(?: to me| to us)?[,:]?(?: that)? (?P<what>.+)",
     re.IGNORECASE,
 )
 _GERUND = {"being": "is", "having": "has", "living": "lives", "working": "works", "liking": "likes", "owning": "owns"}
 _HEARSAY = re.compile(
-    r"\b(?:says?|said|saying|tells?|told|claims?|claimed|thinks?|thought|believes?|wrote|writes?|asked|asks|wonders?|wondered|"
+    r"\b(?:says?|said|saying|tells?|told|claims?|claimed|thinks?|thought|believes?|wrote|writes?|"
+    r"asked|asks|wonders?|wondered|"
     r"heard|read|goes|reckons?|insists?|according|explained|joked|dreamt|dreamed|swears?|texted)\b",
     re.IGNORECASE,
 )
 _ADVERBS = re.compile(
-    r"^(?P<verb>(?:(?:am|is|are|have|has|do|does|do not|does not|was) )?)(?:(?:really|also|much|actually|currently|just|now|still|"
+    r"^(?P<verb>(?:(?:am|is|are|have|has|do|does|do not|does not|was) )?)(?:(?:really|also|much|"
+    r"actually|currently|just|now|still|"
     r"absolutely|truly|simply|definitely|personally|both|already|totally|proudly|recently|happily|mostly|mainly|"
     r"officially|especially|particularly|very much|usually(?= prefer)|generally(?= prefer)|all|quite) )+"
 )
 _GOES_ON = re.compile(
-    r"^(?:am|is|are|lives?|works?|have|has|owns?|uses?|likes?|loves?|hates?|prefers?|speaks?|takes?|enjoys?|dislikes?|keeps?|do|does|was|avoids|plays|drives|collects|follows)\b"
+    r"^(?:am|is|are|lives?|works?|have|has|owns?|uses?|likes?|loves?|hates?|prefers?|speaks?|"
+    r"takes?|enjoys?|dislikes?|keeps?|do|does|was|avoids|plays|drives|collects|follows)\b"
 )
-_THIRD_PERSON = frozenset("is has lives works owns uses likes loves hates prefers speaks takes enjoys dislikes keeps avoids plays drives collects follows".split())
+_THIRD_PERSON = frozenset(
+    "is has lives works owns uses likes loves hates prefers speaks takes enjoys dislikes keeps "
+    "avoids plays drives collects follows".split()
+)
 _ABOUT_ANOTHER = re.compile(r"\b(?:who|whom|whose|that|which|where)\b")
 _NOT_YET = re.compile(r"\b(?:to|will|would|can|could|should|must|may|let|help|make|need|want)\b")
 _STATE = re.compile(r"(?:based|living|working) (?:in|at|for|as)\b")
 # "Quick intro," and "long story short," say nothing of what follows; "on paper," and "for the interview," do.
-_ASIDE = re.compile(r"(?!(?:in|on|at|to|for|from|by|with|without|under|according|if|as|like)\b)[\w'-]+(?: [\w'-]+){0,3}$", re.IGNORECASE)
+_ASIDE = re.compile(
+    r"(?!(?:in|on|at|to|for|from|by|with|without|under|according|if|as|like)\b)[\w'-]+(?: [\w'-]+){0,3}$", re.IGNORECASE
+)
 _TELLS_YOU = re.compile(r"^I .*\b(?:tell|telling|told) you\b")
 _MY = re.compile(r"\b(?:my|our)\b", re.IGNORECASE)
 _CALL_ME = re.compile(
-    rf"^(?i:please |just |you (?:can|may) (?:just )?|feel free to |(?:everyone|people|my friends|friends) )*(?i:calls?) me "
+    rf"^(?i:please |just |you (?:can|may) (?:just )?|feel free to |(?:everyone|people|my friends|"
+    rf"friends) )*(?i:calls?) me "
     rf"(?P<name>{words.PERSON})(?:,? (?:and )?not (?P<wrong>{words.PERSON}))?$"
 )
 _ELSEWHO = re.compile(
@@ -121,9 +137,13 @@ _RELATED = re.compile(
     rf"^(?:is|are) (?:my|our|the user's|User's|his|her|their) {words.KIN_WORD}(?=$|[,.;]| (?:and|who)\b)"
 )
 _HAS_KIN = re.compile(
-    rf"^(?:have|has) (?:an?|one|{words.COUNT}) {words.KIN_WORD}(?:,|:)?(?: who is)?(?: (?:named|called)| whose names? (?:is|are))? (?P<names>{words._CAPITAL}.*)$"
+    rf"^(?:have|has) (?:an?|one|{words.COUNT}) {words.KIN_WORD}(?:,|:)?(?: who is)?(?: (?:named|"
+    rf"called)| whose names? (?:is|are))? (?P<names>{words._CAPITAL}.*)$"
 )
-_KIN_NAMED = re.compile(rf"^(?:'s name is|is (?:called|named)|is) (?:not (?P<wrong>{words.PERSON}),? but )?(?P<name>{words.PERSON})(?=$|[,.;!]| (?:and|but)\b)")
+_KIN_NAMED = re.compile(
+    rf"^(?:'s name is|is (?:called|named)|is) (?:not (?P<wrong>{words.PERSON}),? but "
+    rf")?(?P<name>{words.PERSON})(?=$|[,.;!]| (?:and|but)\b)"
+)
 
 
 def stated(turn: Turn, sentence: str, known: People, today: date) -> list[Claim]:
@@ -265,7 +285,8 @@ def _kin_of(clause: str, whose: str, voice: _Voice, known: People) -> _Found | N
     """'My sister Anna lives in Berlin': about Anna, and that she is the user's sister. The same for a dog."""
     opening = rf"^(?i:(?:the )?{re.escape(whose)}) "
     if pet := re.match(
-        rf"{opening}(?:[a-z]+ )?(?P<kind>{words.PET})(?:'s name is|,? (?:who )?is (?:called|named)|,)? (?P<name>{words.PERSON})",
+        rf"{opening}(?:[a-z]+ )?(?P<kind>{words.PET})(?:'s name is|,? (?:who )?is (?:called|named)|,)? "
+        rf"(?P<name>{words.PERSON})",
         clause,
     ):
         name = person(pet["name"])
@@ -289,7 +310,7 @@ def _kin_of(clause: str, whose: str, voice: _Voice, known: People) -> _Found | N
     return _Found(f"user's {match['kin'].lower()}" if predicate in _ONLY_ONE else "", rest)
 
 
-_NOT_NAMES = rf"(?:{words.NATIONALITY}|{words.any_of('Muslim Catholic Jewish Hindu Buddhist Christian Protestant European Asian African')})\b"
+_NOT_NAMES = rf"(?:{words.NATIONALITY}|{words.any_of('Muslim Catholic Jewish Hindu Buddhist Christian European')})\b"
 
 
 def _named(clause: str, voice: _Voice, known: People) -> _Found | None:

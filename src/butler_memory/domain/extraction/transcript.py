@@ -30,7 +30,9 @@ _NOBODY = frozenset(
     ).split()
 ) | {"tool result", "tool output", "tool call", "search result", "search results", "function result", "ai assistant"}
 
-_MACHINES = frozenset("assistant tool memory memories retrieved recalled context result results output log logs system".split())
+_MACHINES = frozenset(
+    "assistant tool memory memories retrieved recalled context result results output log logs system".split()
+)
 _CLOCK = r"(?:[\[(]?(?:\d{4}-\d\d-\d\d[T ])?\d{1,2}:\d\d(?::\d\d)?(?: ?[AaPp][Mm])?Z?[\])]?\s*[-–]?\s*)?"
 _LABEL = r"(?P<label>[^\W\d_][\w .'/-]{0,30}?)(?: ?\([^()\n]{0,40}\)| ?\[[^\[\]\n]{0,40}\])?"
 _SPEAKER = re.compile(
@@ -42,6 +44,7 @@ _SPEAKER = re.compile(
     rf"|{_LABEL.replace('label', 'plain')}:(?=\s|$)"  # User: text
     r")\s*(?P<rest>.*)$"
 )
+_KINDS_OF_LABEL = ("label", "bracketed", "heading", "prompt", "plain")
 _NAME = re.compile(r"[^\W\d_a-z][^\W\d_]+(?: [^\W\d_a-z][^\W\d_]+)?")
 _ABOUT_USER = re.compile(r"\b[Tt]he user\b|\bUser(?:'s)? [a-z]|^[ *-]{0,8}user(?:'s)? [a-z]", re.M)
 
@@ -175,20 +178,25 @@ def _turn(voice: str, name: str, lines: list[str]) -> Iterator[Turn]:
 
 def _labelled(line: str) -> _Label | None:
     """Whose words begin on this line, if a speaker's name opens it."""
+    label = _label(line)
+    if label is None or label.voice != "user":
+        return label
+    inner = _label(label.text)  # "User: [system] ..." is not the user's
+    return inner if inner and inner.voice == "nobody" else label
+
+
+def _label(line: str) -> _Label | None:
     match = _SPEAKER.match(line)
     if match is None:
         return None
-    name = next(match[g] for g in ("label", "bracketed", "heading", "prompt", "plain") if match[g] is not None).strip()
-    plain = name.lower()
-    if plain in _SPOKEN_BY_USER:
-        inner = _labelled(match["rest"])  # "User: [system] ..." is not the user's
-        return inner if inner and inner.voice == "nobody" else _Label("user", "", match["rest"])
-    if plain in _NOTE_LABELS:
+    name = next(match[kind] for kind in _KINDS_OF_LABEL if match[kind] is not None).strip()
+    words = name.lower().split()
+    if name.lower() in _SPOKEN_BY_USER:
+        return _Label("user", "", match["rest"])
+    if name.lower() in _NOTE_LABELS:
         return _Label("note", "", match["rest"])
-    if plain in _NOBODY or not _MACHINES.isdisjoint(plain.split()):
+    if name.lower() in _NOBODY or not _MACHINES.isdisjoint(words):
         return _Label("nobody", "", "")
     if match["heading"] is not None or not _NAME.fullmatch(name):
         return None
-    if not NOT_A_SPEAKER.isdisjoint(plain.split()):
-        return _Label("nobody", "", "")
-    return _Label("other", name, match["rest"])
+    return _Label("nobody", "", "") if not NOT_A_SPEAKER.isdisjoint(words) else _Label("other", name, match["rest"])

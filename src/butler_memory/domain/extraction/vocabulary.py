@@ -25,7 +25,10 @@ KIN: dict[str, str] = {
     **dict.fromkeys(("boss", "manager", "colleague", "coworker", "co-worker", "assistant"), "colleague"),
 }
 KIN_WORD = r"(?:(?:older|elder|younger|little|big|eldest|youngest|oldest|twin|late) )?(?P<kin>" + any_of("", *KIN) + ")"
-PET = any_of("dog cat puppy kitten parrot hamster rabbit horse turtle tortoise goldfish ferret budgie canary snake labrador poodle beagle dachshund corgi bulldog terrier")
+PET = any_of(
+    "dog cat puppy kitten parrot hamster rabbit horse turtle tortoise goldfish ferret budgie "
+    "canary snake labrador poodle beagle dachshund corgi bulldog terrier"
+)
 PETS = any_of("dogs cats puppies kittens parrots hamsters rabbits horses turtles goldfish chickens budgies bees")
 COUNT = any_of("two three four five six seven 2 3 4 5 6 7")
 
@@ -51,12 +54,14 @@ NOT_A_PERSON = re.compile(
 # Labels that look like a speaker's name at the start of a line, and are none.
 NOT_A_SPEAKER = frozenset(
     (
-        "example question answer title author name names lyrics chorus verse quote review bio abstract caption character "
+        "example question answer title author name names lyrics chorus verse quote review bio "
+        "abstract caption character "
         "narrator subject object date time place location address home job employer allergies allergy diet likes "
         "dislikes hobbies goal goals plan plans todo task tasks rule rules warning important tip step status reason "
         "ingredients method total price email phone url link source sources translation english french german spanish "
         "story poem scene setting prompt instruction instructions input first second third also update ps re fwd cc to "
-        "dear said says wrote user users from sent story dialogue act topic keywords tags type id version memory memories fact facts reminder"
+        "dear said says wrote user users from sent story dialogue act topic keywords tags type id "
+        "version memory memories fact facts reminder"
     ).split()
 )
 
@@ -69,7 +74,8 @@ DIET_STYLE = any_of(
 )  # fmt: skip
 FOOD = any_of(
     "meat pork beef fish dairy gluten eggs seafood shellfish nuts peanuts sugar chicken lamb wheat soy bread cheese "
-    "alcohol caffeine onions garlic mushrooms tofu veal bacon honey gelatin poultry", "red meat", "animal products", "grapefruit"
+    "alcohol caffeine onions garlic mushrooms tofu veal bacon honey gelatin poultry", "red meat",
+    "animal products", "grapefruit",
 )  # fmt: skip
 BEING_ILL = any_of(
     "diabetic asthmatic epileptic celiac coeliac deaf dyslexic autistic blind anemic anaemic hypertensive",
@@ -97,14 +103,16 @@ MEDICINE = (
 )  # fmt: skip
 LANGUAGE = any_of(
     "English French German Spanish Portuguese Italian Dutch Swedish Norwegian Danish Finnish Polish Czech Slovak Greek "
-    "Turkish Russian Ukrainian Arabic Hebrew Hindi Urdu Bengali Tamil Persian Farsi Chinese Mandarin Cantonese Japanese "
+    "Turkish Russian Ukrainian Arabic Hebrew Hindi Urdu Bengali Tamil Persian Farsi Chinese "
+    "Mandarin Cantonese Japanese "
     "Korean Vietnamese Thai Indonesian Malay Tagalog Swahili Catalan Basque Romanian Hungarian Bulgarian Serbian "
     "Croatian Irish Welsh Esperanto Afrikaans Albanian Estonian Latvian Lithuanian Slovene Punjabi Gujarati Marathi"
 )
 NATIONALITY = any_of(
     "American British English Scottish Welsh Irish French German Spanish Portuguese Italian Dutch Belgian Swiss "
     "Austrian Swedish Norwegian Danish Finnish Polish Czech Greek Turkish Russian Ukrainian Egyptian Moroccan Israeli "
-    "Indian Pakistani Chinese Japanese Korean Vietnamese Thai Indonesian Filipino Australian Canadian Mexican Brazilian "
+    "Indian Pakistani Chinese Japanese Korean Vietnamese Thai Indonesian Filipino Australian "
+    "Canadian Mexican Brazilian "
     "Argentinian Colombian Chilean Peruvian Nigerian Ghanaian Kenyan Ethiopian Iranian Romanian Hungarian Bulgarian "
     "Serbian Croatian Icelandic"
 )
@@ -130,12 +138,14 @@ BELONGING = any_of(
     "cottage cabin garden flat drone kayak camper"
 )
 GAME = any_of(
-    "tennis chess football soccer basketball volleyball badminton golf hockey rugby squash cricket padel bridge poker go "
+    "tennis chess football soccer basketball volleyball badminton golf hockey rugby squash "
+        "cricket padel bridge poker go "
     "handball baseball piano guitar violin cello drums flute saxophone trumpet bass harp clarinet banjo ukulele "
     "accordion viola oboe", "table tennis", "video games", "board games", "the piano",
 )  # fmt: skip
 ROUTINE = any_of(
-    "run runs swims jogs walks cycles meditates swim jog walk cycle meditate train practice practise journal read stretch", "go to", "go for", "wake up",
+    "run runs swims jogs walks cycles meditates swim jog walk cycle meditate train practice "
+        "practise journal read stretch", "go to", "go for", "wake up",
     "get up", "work out", "go running", "go swimming", "have breakfast", "have lunch", "have dinner", "eat breakfast",
     "eat dinner", "eat lunch", "drink coffee", "do yoga", "go to bed", "call my", "visit my", "cook dinner",
 )  # fmt: skip
@@ -147,14 +157,16 @@ EVENT = any_of(
 JOURNEY = any_of("flight train ferry bus trip cruise")
 # What an instruction may begin with: without this list, "Always a pleasure" and "Never mind" would be rules.
 IMPERATIVE = any_of(
-    "add address answer append approve archive ask attach avoid back backup block book bring buy cc CC call cancel change "
+    "add address answer append approve archive ask attach avoid back backup block book bring buy "
+    "cc CC call cancel change "
     "charge check choose cite clean close commit compare compress confirm contact convert copy create cross-check "
     "deploy delete disclose discuss double-check draft email enable encrypt escalate estimate explain export file fill "
     "flag follow format forward get give go greet group guess hide highlight ignore include inform install introduce "
     "invite keep label leave limit link list log mail make mark mention merge message move mute name notify offer open "
     "order order overwrite pay pick place plan post prefer present print prioritize prioritise propose provide publish "
     "push put quote read recommend refer refuse reject remind remove rename reply report request reschedule respond "
-    "reveal review round run save say schedule search seek send set share shorten show sign skip sort speak spell spend "
+    "reveal review round run save say schedule search seek send set share shorten show sign skip "
+    "sort speak spell spend "
     "split start state stick stop store suggest summarize summarise switch tag talk tell test text translate turn type "
     "update upload use verify wait wake warn wrap write assume disturb cook invent"
 )
