@@ -9,9 +9,11 @@ from itertools import islice
 
 from butler_memory.domain.extraction.rules import Rule, rule_in
 from butler_memory.domain.extraction.sentences import sentences
-from butler_memory.domain.extraction.statements import Claim, People, stated
+from butler_memory.domain.extraction.statements import stated
+from butler_memory.domain.extraction.subjects import People
 from butler_memory.domain.extraction.transcript import Turn, turns
 from butler_memory.domain.extraction.traps import Reach, stated_part, trap_in
+from butler_memory.domain.extraction.voices import Claim
 from butler_memory.domain.kinds import SourceKind
 from butler_memory.domain.predicates import Registry
 from butler_memory.domain.proposal import MOST_OF_A_KIND, NewFact, NewRule, Proposal, UpdatedFact
