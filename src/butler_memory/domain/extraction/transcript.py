@@ -46,6 +46,8 @@ _SPEAKER = re.compile(
 )
 _KINDS_OF_LABEL = ("label", "bracketed", "heading", "prompt", "plain")
 _NAME = re.compile(r"[^\W\d_a-z][^\W\d_]+(?: [^\W\d_a-z][^\W\d_]+)?")
+# "Speaker 2", "A", "bob": somebody speaks, and who it is cannot be told.
+_CODE_NAME = re.compile(r"[A-Za-z]|\w+ (?:\d{1,3}|[A-Z])|(?!btw$|fyi$|ps$|also$|edit$|update$)[a-z][a-z0-9_.-]{1,20}")
 _ABOUT_USER = re.compile(r"\b[Tt]he user\b|\bUser(?:'s)? [a-z]|^[ *-]{0,8}user(?:'s)? [a-z]", re.M)
 
 _TAG = re.compile(r"<(/?)([A-Za-z][\w:-]{0,40})(?:\s[^<>]{0,300})?(/?)>")
@@ -196,6 +198,8 @@ def _label(line: str) -> _Label | None:
     if name.lower() in _NOTE_LABELS:
         return _Label("note", "", match["rest"])
     if name.lower() in _NOBODY or not _MACHINES.isdisjoint(words):
+        return _Label("nobody", "", "")
+    if _CODE_NAME.fullmatch(name) and match["heading"] is None:
         return _Label("nobody", "", "")
     if match["heading"] is not None or not _NAME.fullmatch(name):
         return None
