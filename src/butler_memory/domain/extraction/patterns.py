@@ -1,0 +1,316 @@
+"""What a person says of themselves or of another: one row for each way to say it.
+
+A pattern reads what follows the subject ("am allergic to nuts", "'s name is Jo") from its start. `value` is the group
+that holds the value; the shape says how the value is taken out of it; `only` is what each value must wholly be.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from butler_memory.domain.extraction import values
+from butler_memory.domain.extraction import vocabulary as words
+
+Shape = Callable[[str], list[str]]
+
+_BE, _HAVE = "(?:am|is|are|have been|has been)", "(?:have|has|do have)"
+_END = (
+    r"(?=$|[,.;!(]| (?:and|but|with|in|at|for|since|who|from|near|so|because|as|on|these|too|by|btw|though|now|working|"
+    r"of (?:\d|[A-Z]))\b)"
+)
+_STOP = r"(?=$|[,.;!(]| (?:and|but|so|because)\b)"
+_MONTHS = "January|February|March|April|May|June|July|August|September|October|November|December"
+_DAY = (
+    rf"(?:(?:{_MONTHS}) \d{{1,2}}(?:st|nd|rd|th)?|(?:the )?\d{{1,2}}(?:st|nd|rd|th)?(?: of)? (?:{_MONTHS}))"
+    rf"(?:,? \d{{4}})?|\d{{4}}-\d\d-\d\d"
+)
+_UNLIKELY = (  # "a terrible cook", "a big fan of my dentist": no trade
+    "of|the|my|your|bit|fan|former|ex|friend|not|like|than|big|great|good|bad|terrible|better|lousy|keen|home|amateur|"
+    "hobby|avid|aspiring|natural|born|slow|fast|real|true|total|proud|lucky|happy|horrible|decent|awful|fellow|future|"
+    "wannabe|regular|frequent|more|sort|kind|old"
+)
+_OFTEN = (
+    r"(?:every (?:other |single )?\w+(?: (?:morning|evening|afternoon|night)\b)?|each \w+|"
+    r"(?:once|twice|\w+ times) (?:a|per) \w+|on (?:weekends|weekdays|\w+days)|daily)"
+)
+_ILL_VERB = (
+    rf"(?:(?:was|{_BE}|{_HAVE} been) diagnosed with|{_HAVE}|suffers? from|{_BE} living with|{_BE} suffering from)"
+)
+
+
+_AT_HAND = re.compile(r"^\w+ing\b.* the [a-z]")  # "driving around the block"
+_NARROWED = re.compile(r"^[^,.;(]*? (?:who|that|which)\b")
+
+
+def _one(text: str) -> list[str]:
+    return [values.bare(v)] if (v := values.one(text)) and values.is_general(values.bare(v)) else []
+
+
+def _things(text: str) -> list[str]:
+    return [values.bare(v) for v in values.several(text, closed=True)]
+
+
+def _liked(text: str) -> list[str]:
+    """Stops where something stands that is only here and now: the rest of such a list is no taste either."""
+    found: list[str] = []
+    if _NARROWED.search(text):  # "people who ask": not people
+        return found
+    for value in values.several(text):
+        if not values.is_general(value) or _AT_HAND.search(value):
+            break
+        found.append(value)
+    return found
+
+
+def _owned(text: str) -> list[str]:
+    return [values.bare(value) for value in _liked(text)]
+
+
+def _wanted(text: str) -> list[str]:
+    value = values.one(text)
+    return [value] if value and values.is_general(value.removeprefix("not ").removeprefix("to ")) else []
+
+
+def _name(text: str) -> list[str]:
+    return [v] if (v := values.person(text)) else []
+
+
+def _proper(text: str) -> list[str]:
+    return [v] if (v := values.proper(text)) else []
+
+
+def _propers(text: str) -> list[str]:
+    found: list[str] = []
+    for part in values.several(text):
+        if values.proper(part) != part.removeprefix("the "):
+            return found or _proper(part)
+        found.append(values.proper(part))
+    return found
+
+
+def _as_said(text: str) -> list[str]:
+    return [text.strip(" .,")]
+
+
+def _no(text: str) -> list[str]:
+    return [f"no {value}" for value in _things(text)]
+
+
+def _animal(text: str) -> list[str]:
+    return [re.sub(r",? (?:named|called) ", " named ", text.strip(" .,"))]
+
+
+@dataclass(frozen=True)
+class Pattern:
+    predicate: str
+    said: re.Pattern[str]
+    shape: Shape
+    only: re.Pattern[str] | None = None
+    written: str = "{}"  # how the value becomes the content
+
+
+def _row(predicate: str, said: str, shape: Shape, only: str = "", written: str = "{}") -> Pattern:
+    said = said.replace("...", "(?P<value>.+)")
+    return Pattern(predicate, re.compile(said), shape, re.compile(only) if only else None, written)
+
+
+PATTERNS: tuple[Pattern, ...] = (
+    # identity
+    _row("name", rf"'s name is (?P<value>{words.PERSON}){_END}", _name),
+    _row("full_name", rf"'s (?:full|legal) name is (?P<value>{words.PERSON}){_END}", _name),
+    _row("preferred_name", rf"'s (?:preferred name|nickname) is (?P<value>{words.PERSON}){_END}", _name),
+    _row("preferred_name", rf"(?:go|goes) by (?P<value>{words.PERSON}){_STOP}", _name),
+    _row("preferred_name", r"(?:prefers?|likes?) to be called ...", _name),
+    _row("pronouns", r"'s pronouns are (?P<value>[a-z]+/[a-z]+(?:/[a-z]+)?)", _as_said),
+    _row("birthday", rf"'s (?:birthday|birth date|date of birth) is (?:on )?(?P<value>{_DAY})", _as_said),
+    _row("anniversary", rf"'s (?:wedding )?anniversary is (?:on )?(?P<value>{_DAY})", _as_said),
+    _row("birthday", rf"(?:was|am|is) born on (?P<value>{_DAY})", _as_said),
+    _row("birthplace", r"was born (?:and raised )?in ...", _proper),
+    _row("birthplace", rf"(?:{_BE} originally from|'s (?:hometown|birthplace) is) ...", _proper),
+    _row("nationality", rf"{_BE} (?:an? )?(?P<value>{words.NATIONALITY}){_STOP}", _as_said),
+    _row(
+        "native_language",
+        rf"'s (?:native language|first language|mother tongue) is (?P<value>{words.LANGUAGE})",
+        _as_said,
+    ),
+    _row("native_language", rf"{_BE} a native (?P<value>{words.LANGUAGE}) speaker", _as_said),
+    _row(
+        "language",
+        rf"(?:speaks?|{_BE} fluent in|'s languages are) (?:fluent |native |both )?(?P<value>.+)",
+        _things,
+        words.LANGUAGE,
+    ),
+    _row("timezone", r"'s time ?zone is (?P<value>[A-Z][\w/+:-]*(?: (?:[A-Z]\w+|time))*)", _as_said),
+    _row(
+        "timezone",
+        rf"{_BE} (?:in|on) (?:the )?(?P<value>[A-Z][\w/+:-]*(?: [A-Z]\w+)?) time ?(?:zone)?{_STOP}",
+        _as_said,
+    ),
+    _row("blood_type", r"'s blood type is (?P<value>(?:AB|A|B|O)(?: ?[+-]| (?:positive|negative))?)(?!\w)", _as_said),
+    _row("marital_status", rf"{_BE} (?P<value>married|divorced|widowed|single)(?=$|[.;!(]| (?:and|but)\b)", _as_said),
+    # health and diet
+    _row("allergy", rf"{_BE} (?:\w+ly |very )?allergic to ...", _liked),
+    _row("allergy", rf"(?:{_HAVE} (?:an? )?(?:\w+ )?allerg(?:y|ies) to|'s allergies (?:are|include)) ...", _liked),
+    _row("allergy", rf"{_HAVE} (?:an? )?(?:severe |bad |mild )?(?P<value>[\w-]+(?: [\w-]+)?) allergy{_END}", _one),
+    _row("medical_condition", rf"{_BE} (?:an? )?(?P<value>(?:type [12] )?{words.BEING_ILL}){_END}", _as_said),
+    _row(
+        "medical_condition",
+        rf"{_ILL_VERB} (?:(?:terrible|bad|awful|really bad) )?(?P<value>.+?)(?= (?:last|in|since|as|"
+        rf"when|for|at|a few|two|ago|every)\b|$)",
+        _things,
+        words.ILLNESS,
+    ),
+    _row(
+        "medication",
+        rf"(?:takes?|{_BE} taking|{_BE} on|{_BE} prescribed) (?P<value>.+?)(?= (?:for|every|twice|once|"
+        rf"each|daily|in|at|a)\b|$)",
+        _things,
+        words.MEDICINE,
+    ),
+    _row(
+        "dietary_restriction", rf"{_BE} (?:an? )?(?:strict |lifelong |ethical )?(?P<value>{words.DIET}){_END}", _as_said
+    ),
+    _row("dietary_restriction", r"(?:do not|does not|cannot) (?:eat|have|drink) ...", _no, rf"no {words.FOOD}"),
+    _row("dietary_restriction", r"(?:avoids?|never eats?) ...", _no, rf"no {words.FOOD}"),
+    _row(
+        "dietary_restriction",
+        rf"(?:keeps?|eats?(?: only)?|follows?|{_BE} on) (?:an? |strictly "
+        rf")?(?P<value>{words.DIET_STYLE})(?: diet| food)?{_END}",
+        _as_said,
+    ),
+    # home and work
+    _row(
+        "home",
+        rf"(?:lives?|{_BE} (?:living|based|residing)|resides?|{_HAVE} been living|{_HAVE} lived) "
+        rf"(?:alone |together )?in ...",
+        _proper,
+    ),
+    _row("home", rf"(?:{_HAVE} )?(?:moved|relocated) (?:here )?to ...", _proper),
+    _row(
+        "employer",
+        rf"(?:works?|{_BE} (?:working|employed)|{_HAVE} been working|started (?:a new job|work|"
+        rf"working)) (?:at|for|by) ...",
+        _proper,
+    ),
+    _row(
+        "employer",
+        rf"(?:works?|{_BE} working) (?:at|for) (?P<value>(?:an?|the) (?:[\w-]+ ){{0,2}}{words.ORGANISATION}){_END}",
+        _as_said,
+    ),
+    _row("employer", rf"(?:works?|{_BE} working) as (?:an? )?[\w -]{{3,40}}? (?:at|for) ...", _proper),
+    _row("employer", r"(?:have |has )?joined (?P<value>.+?)(?= (?:as|in|last|this|on)\b)", _proper),
+    _row(
+        "job",
+        rf"(?:works?|{_BE} working|{_BE} employed) as (?:an? |the )?(?P<value>[a-z][\w' -]{{1,50}}?)(?= "
+        rf"(?:at|for|in|with|from)\b|$|,)",
+        _one,
+    ),
+    _row(
+        "job",
+        rf"(?:works?|{_BE} working) (?:at|for) (?:the )?{words.PROPER} as (?:an? )?(?P<value>[a-z][\w' "
+        rf"-]{{1,50}}?)(?= (?:in|with|from)\b|$|,)",
+        _one,
+    ),
+    _row(
+        "job",
+        rf"(?:{_BE} an?|'s (?:job|profession|occupation) is) (?!(?:[\w-]+ "
+        rf")*(?:{_UNLIKELY})\b)(?P<value>(?:[\w-]+ ){{0,3}}{words.TRADE}){_END}",
+        _as_said,
+    ),
+    _row("job", rf"{_BE} (?P<value>self-employed|retired|unemployed|freelancing){_STOP}", _as_said),
+    _row("education", rf"(?:studied|studies|study|{_BE} studying) (?P<value>[\w ]{{3,40}} at {words.PROPER})", _one),
+    _row(
+        "education",
+        rf"{_HAVE} an? (?P<value>(?:PhD|doctorate|MBA|MSc|BSc|BA|MA|(?:master's|bachelor's)(?: degree)?|degree) in .+)",
+        _one,
+    ),
+    _row("education", r"graduated from ...", _proper),
+    _row("employer", rf"{_BE} an? (?:[\w-]+ ){{0,3}}{words.TRADE} (?:at|for) ...", _proper),
+    _row("employer", r"'s employer is ...", _proper),
+    _row("member_of", rf"{_BE} a member of ...", _proper),
+    # people and animals
+    _row("spouse", rf"{_BE} married to ...", _name),
+    _row(
+        "pet",
+        rf"{_HAVE} (?:an? |one )?(?:[a-z]+ )?(?P<value>{words.PET}(?:,? (?:named|called) {words.PERSON})?){_END}",
+        _animal,
+    ),
+    _row("pet", rf"{_HAVE} (?P<value>{words.COUNT} {words.PETS}){_END}", _as_said),
+    # tastes, hobbies, things
+    _row(
+        "likes",
+        rf"(?:likes?|loves?|enjoys?|adores?|{_BE} (?:an? )?(?:big |huge |great )?fan of|{_BE} fond of) (?!to\b)...",
+        _liked,
+    ),
+    _row("likes", r"(?:likes?|loves?) (?P<value>to (?!be\b|hear\b|see\b|know\b|think\b|say\b|bother\b).+)", _wanted),
+    _row(
+        "preference",
+        r"(?:likes?|takes?|drinks?) (?:my|his|her|their) (?P<value>(?:coffee|tea|steak|eggs|burgers?|pizza) .+)",
+        _one,
+    ),
+    _row(
+        "dislikes",
+        rf"(?:hates?|dislikes?|detests?|loathes?|cannot stand|(?:do|does) not (?:like|enjoy)|{_BE} not "
+        rf"a (?:big )?fan of) ...",
+        _liked,
+    ),
+    _row("preference", r"prefers? (?!to be called|that\b|not to (?:say|answer|talk))...", _wanted),
+    _row("preference", r"(?:expressed|has|stated) an? (?:strong |clear )?preference for ...", _wanted),
+    _row("interest", r"expressed (?:an? )?(?:strong )?interest in (?!an? |book|buy|rent|see|hear|know)...", _liked),
+    _row("favorite", r"'s favou?rite (?P<what>[\w ]{2,30}?) (?:is|are) ...", _one, written="{what}: {}"),
+    _row("hobby", r"'s (?:main |biggest |favou?rite )?hobb(?:y|ies) (?:is|are|include) ...", _liked),
+    _row("hobby", r"plays? (?P<value>.+?)(?= (?:every|on|with|in|at|for|twice|once|since)\b|$)", _things, words.GAME),
+    _row("hobby", r"collects? ...", _liked, r"[a-z].*s", "collecting {}"),
+    _row(
+        "interest",
+        rf"{_BE} (?:very |really )?(?:into|interested in|passionate about) (?!an? |book|buy|rent|see|hear|know)...",
+        _liked,
+    ),
+    _row(
+        "interest",
+        rf"{_BE} learning (?:how )?...",
+        _things,
+        rf"(?:{words.LANGUAGE}|{words.GAME}|to [a-z]+(?: (?:the )?[a-z]+)?)",
+        "learning {}",
+    ),
+    _row("owns", r"owns? (?!up\b)...", _owned),
+    _row("owns", rf"{_HAVE} an? (?P<value>(?:[\w-]+ )?{words.BELONGING}){_END}", _as_said),
+    _row("uses", r"(?:uses?|drives?|rides?) (?:an? )?...", _propers),
+    _row("uses", rf"(?:have |has )?switched to (?P<value>{words.PROPER})", _propers),
+    _row("subscription", rf"(?:subscribes? to|{_BE} subscribed to) (?P<value>(?:The )?{words.PROPER})", _as_said),
+    _row("habit", rf"(?P<value>(?:usually|normally|typically|generally) {words.ROUTINE}.*)", _one),
+    _row("habit", rf"(?P<value>{words.ROUTINE}\b.{{0,40}}? ?\b{_OFTEN})", _one),
+    _row(
+        "goal",
+        rf"(?:'s (?:\w+ )?goal (?:this year |for \w+ )?is to|{_BE} (?:trying|aiming|hoping) to(?= "
+        rf"(?:quit|lose|learn|save|become|get fit|cut down|cut back|eat less|eat more|drink less)\b)) "
+        rf"...",
+        _wanted,
+    ),
+    _row(
+        "goal",
+        r"(?:wants?|would like) to (?P<value>(?:learn (?!more|about)|become an?|quit (?:smoking|"
+        r"drinking)|lose \d+|run a|write a|get fit).*)",
+        _wanted,
+    ),
+)
+
+# What replaces what. Where no known fact has the old value, only the last two rows say of what kind the new one is.
+CHANGES: tuple[tuple[str, re.Pattern[str], Shape], ...] = (
+    ("home", re.compile(r"(?:have |has )?(?:moved|relocated) from (?P<old>.+?) to (?P<value>.+)"), _proper),
+    ("employer", re.compile(r"(?:have |has )?left (?P<old>.+?) (?:for|to join) (?P<value>.+)"), _proper),
+    ("name", re.compile(r"(?:have |has )?changed 's name from (?P<old>.+?) to (?P<value>.+)"), _name),
+    ("uses", re.compile(r"(?:have |has )?(?:switched|changed|migrated) from (?P<old>.+?) to (?P<value>.+)"), _one),
+)
+
+
+def contents(pattern: Pattern, rest: str) -> list[str]:
+    match = pattern.said.match(rest)
+    if match is None:
+        return []
+    given = match.groupdict()
+    found = pattern.shape(given.pop("value"))
+    fit = [value for value in found if pattern.only is None or pattern.only.fullmatch(value)]
+    return [pattern.written.format(value, **given) for value in fit if value]

@@ -1,0 +1,159 @@
+"""How the user wants agents to behave from now on: durable instructions, as imperatives about "the user"."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from butler_memory.domain.extraction.vocabulary import EVERY_AGENT, IMPERATIVE
+
+LONGEST_RULE = 240
+
+
+@dataclass(frozen=True)
+class Rule:
+    content: str
+    scope: Literal["global", "butler"]
+
+
+_POLITE = re.compile(
+    r"^(?:[^:]{0,30}\b(?:rule|told you|know this|listen|remember|reminder|note|important|request|"
+    r"preference|reminding)\b[^:]{0,20}: |"
+    r"(?:please|pls|plz|great|thanks|perfect|cool|hey|hi|hello|also|and|but|ok|okay|so|oh|actually|"
+    r"btw|by the way|one more thing|important|note|again|"
+    r"remember(?: to| that)?|note that|be sure to|make sure (?:to|you)|I want you to|I would like you to|I need you to|"
+    r"(?:all of you|everyone|all agents|all butlers)(?=[,:]))\b[,:]?\s*)+",
+    re.IGNORECASE,
+)
+_YOU = re.compile(
+    r"^(?:you (?:should|must|have to|need to|are to|can)|(?:could|can|would|will) you)(?: please)? "
+    r"(?=always|never|not\b)",
+    re.IGNORECASE,
+)
+_FROM_NOW_ON = re.compile(
+    r"^(?:from now on|going forward|from today(?: on)?|in (?:the )?future|in general|as a (?:general )?rule|"
+    r"as a standing (?:rule|instruction)|henceforth|from here on(?: out)?)\b[,:]?\s*|"
+    r",?\s*(?:from now on|going forward|in (?:the )?future|from here on(?: out)?)$",
+    re.IGNORECASE,
+)
+_ONLY_THIS_ONCE = re.compile(
+    r"\b(?:just this once|this time|this once|for now|today|tonight|tomorrow|right now|for this|in "
+    r"this (?:chat|conversation|"
+    r"message|case|letter|document|thread)|yet|until|this (?:week|month|letter|trip|email|evening|"
+    r"morning)|one time|only once|"
+    r"at the moment|the (?:next|following|above|previous) \w+|(?:that|these|those) (?!I\b|you\b|"
+    r"the\b)\w+ (?:again|any ?more)|next (?:week|month|"
+    + "|".join(("monday", "tuesday", "wednesday", "thursday", "friday"))
+    + r")|"
+    r"myself|ourselves)\b",
+    re.IGNORECASE,
+)
+_ALWAYS = re.compile(
+    rf"^(?:always|never(?:,? ever,?)?) (?:please )?{IMPERATIVE}\b(?! (?:me go|that|this)\b) \S", re.IGNORECASE
+)
+_DO = re.compile(rf"^(?:do not |never |always )?{IMPERATIVE}\b", re.IGNORECASE)
+_DO_NOT = re.compile(rf"^do not (?:ever )?{IMPERATIVE}\b", re.IGNORECASE)
+# What makes "do not" last: an hour or a day that comes back, a condition, or the word itself.
+_LASTS = re.compile(
+    r"\b(?:ever|(?:before|after) (?:\d{1,2}(?:[:.]\d\d)?(?: ?[ap]\.?m\b)?|noon|midnight|dinner|lunch|work)(?=$|[ ,.])|"
+    r"without (?:asking|my|checking|confirming|confirmation|telling|permission|approval)|unless I|"
+    r"on (?:weekends|mondays|tuesdays|wednesdays|thursdays|fridays|saturdays|sundays|holidays)|"
+    r"(?:during|in|at) (?:meetings|the mornings?|the evenings?|weekends|night|dinner|working hours))\b",
+    re.IGNORECASE,
+)
+# "When I ask ..., when booking ..., every time you write ...": not "when you are done", which comes once.
+_WHEN = re.compile(
+    r"^(?:(?:when|whenever|every time|each time|any time|anytime) (?:"
+    r"I (?:ask|say|mention|request|send|share|paste|write|tell|want|need|talk|forward|give|start|type|upload|refer)\b|"
+    r"(?:you )?(?:book|booking|write|writing|draft|drafting|schedule|scheduling|summari[sz]e|"
+    r"summari[sz]ing|plan|planning|"
+    r"answer|answering|reply|replying|respond|responding|translate|translating|suggest|suggesting|"
+    r"recommend|recommending|"
+    r"order|ordering|cite|citing|send|sending|create|creating|format|formatting|commit|committing|search|searching|"
+    r"explain|explaining|review|reviewing|choose|choosing|quote|quoting|make|making|shop|shopping|"
+    r"code|coding)\b(?! (?:the|this|that|it|my next)\b)))"
+    r"[^,]{0,120}, (?:please |then )*(?P<then>.+)$",
+    re.IGNORECASE,
+)
+_ASKED = re.compile(
+    r"^(?:the )?user (?:has |also |explicitly )*(?:asked|asks|told|tells|wants|wanted|requested|"
+    r"requests|instructed|said|says|"
+    r"insists|insisted|would like|prefers|stated|expects|demanded)(?: (?:me|us|the (?:assistant|"
+    r"agent|butler)|butlers|agents))?"
+    r"(?: that)?(?: (?:I|we|the (?:assistant|agent|butler)|agents|butlers))?(?: should| must)?(?: "
+    r"to)? (?P<what>(?:always|never) .+)$",
+    re.IGNORECASE,
+)
+
+_AGREED = re.compile(
+    r"(?:,? (?:ok|okay|please|pls|thanks|thank you|got it|deal|right|alright|will you))+$", re.IGNORECASE
+)
+_REASON = re.compile(
+    r",? (?:because|since|as I|thanks)\b.*$|, (?:I|it|that|this|they|he|she|we|my \w+) .*$", re.IGNORECASE
+)
+_NEXT_CLAUSE = re.compile(r"[,;]? (?:and|but) (?:he|she|they|the user|user)\b|;", re.IGNORECASE)
+
+_ADVERB = r"(?:always|never|often|usually|really|just|also|explicitly|only|ever)"
+_I_VERB = re.compile(rf"\bI ((?:{_ADVERB} )?)(?!(?:am|was|can|could|will|would|should|must|may|might)\b)([a-z]+)\b")
+_I_AM = re.compile(r"\bI am\b")
+_I = re.compile(r"\bI\b")
+_IRREGULAR = {"have": "has", "do": "does", "go": "goes"}
+
+
+def rule_in(voice: str, sentence: str) -> Rule | None:
+    """The rule that a sentence gives, if it comes from the user and is to last."""
+    if len(sentence) > LONGEST_RULE or _ONLY_THIS_ONCE.search(sentence):
+        return None
+    if voice == "note":
+        asked = _ASKED.match(sentence)
+        wanted = _NEXT_CLAUSE.split(asked["what"])[0].rstrip(" .!") if asked else ""
+        return _rule(_of_him(wanted), sentence) if _ALWAYS.match(wanted) else None
+    if voice != "user":
+        return None
+    content = _durable(_AGREED.sub("", sentence.rstrip(" .!?")))
+    return _rule(content, sentence) if content else None
+
+
+def _durable(sentence: str) -> str:
+    """The instruction without what led to it, where something in it says that it lasts."""
+    plain = _YOU.sub("", _POLITE.sub("", sentence))
+    lasting = _FROM_NOW_ON.sub("", plain)
+    lasting = _YOU.sub("", _POLITE.sub("", lasting))
+    if lasting != plain and _DO.match(lasting):
+        return _REASON.sub("", lasting)
+    if _ALWAYS.match(plain) or (_DO_NOT.match(plain) and _LASTS.search(plain)):
+        return _REASON.sub("", plain)
+    when = _WHEN.match(plain)
+    return plain if when and _DO.match(when["then"]) else ""
+
+
+def _rule(content: str, sentence: str) -> Rule:
+    return Rule(_about_the_user(content), "global" if EVERY_AGENT.search(sentence) else "butler")
+
+
+def _about_the_user(text: str) -> str:
+    """In the third person: whoever follows the rule is not who gave it."""
+    text = re.sub(r"\s*,? please$", "", text, flags=re.IGNORECASE)
+    text = re.sub(r", please ", ", ", text, flags=re.IGNORECASE)
+    text = _I_AM.sub("the user is", text)
+    text = _I_VERB.sub(lambda m: f"the user {m[1]}{_third_person(m[2])}", text)
+    text = _I.sub("the user", text)
+    text = re.sub(r"\bmy\b", "the user's", text, flags=re.IGNORECASE)
+    text = re.sub(r"\bme\b", "the user", text, flags=re.IGNORECASE)
+    return text[:1].upper() + text[1:]
+
+
+def _of_him(text: str) -> str:
+    """In an agent's note it is "his" address that must not be shared."""
+    return re.sub(r"\bhim\b", "the user", re.sub(r"\b(?:his|her)(?= [a-z])", "the user's", text))
+
+
+def _third_person(verb: str) -> str:
+    if verb in _IRREGULAR:
+        return _IRREGULAR[verb]
+    if verb.endswith(("s", "sh", "ch", "x", "z", "o")):
+        return verb + "es"
+    if verb.endswith("y") and verb[-2:-1] not in "aeiou":
+        return verb[:-1] + "ies"
+    return verb + "s"

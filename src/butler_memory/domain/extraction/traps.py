@@ -1,0 +1,171 @@
+"""What is said and is not so: each kind of trap has a name, a pattern, and how far it reaches."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from butler_memory.domain.extraction.sentences import QUOTED
+
+
+class Reach(Enum):
+    """What of an episode is not believed because of one sentence."""
+
+    SENTENCE = auto()
+    REST_OF_TURN = auto()
+    REST_OF_EPISODE = auto()
+    TURN = auto()  # what came before in it, too
+    BEFORE = auto()  # what was said just before is taken back
+
+
+@dataclass(frozen=True)
+class Trap:
+    name: str
+    reach: Reach
+    pattern: re.Pattern[str]
+
+
+def _trap(name: str, reach: Reach, *patterns: str) -> Trap:
+    return Trap(name, reach, re.compile("|".join(patterns), re.IGNORECASE))
+
+
+# In this order: the first that matches decides.
+TRAPS: tuple[Trap, ...] = (
+    _trap(
+        "speaks to the memory",
+        Reach.TURN,
+        r"\bforget (?:everything|all|what you|your)\b|\b(?:ignore|disregard|forget|"
+        r"override)\b.{0,30}\b(?:above|previous|prior|earlier|instructions?|rules?)\b",
+        r"\b(?:supersedes?|overrides?|takes precedence|system prompt|new instructions?)\b",
+        r"\b(?:store|save|add|write|record|insert|persist|update|delete|erase)\b.{0,30}\b(?:rules?|"
+        r"memory|memories|facts?)\b",
+        r"\b(?:memory|consolidation|extractor|instruction) (?:note|entry|update|for)\b|^important instruction",
+    ),
+    _trap(
+        "taken back",
+        Reach.BEFORE,
+        r"^(?:(?:actually|no|oh|wait|sorry|ok|hmm|well),? )*(?:scratch that|never ?mind|forget (?:that|it|what i said)|"
+        r"(?:i (?:am|was) )?(?:just |only )?(?:kidding|joking)|jk\b|ignore that|i made (?:that|it) up|"
+        r"that was (?:a joke|wrong)|"
+        r"(?:that is )?not true|well,? no\b|i lied|i take that back|strike that|no,? wait|wrong,)",
+        r"^(?:lo+l|(?:ha){2,}h?|rofl|lmao|just kidding|jk|not!|as if|yeah right)[\s!.)]*$",
+        r"^[\s😂🤣😜😝😛🙃]+$|^/s$",
+    ),
+    _trap(
+        "role play",
+        Reach.REST_OF_EPISODE,
+        r"\brole-? ?play|\bI will be (?:your|the|a|an) (?!back)\w+|\b(?:drill|simulation|mock "
+        r"interview)\b|\blet(?:'s| us| is) (?:play|pretend|imagine)\b|\b(?:act|behave) (?:as|like) "
+        r"(?:a|an|the|if|my)\b",
+        r"^you are (?:now |a |an |the )",
+    ),
+    _trap(
+        "fiction or a text to work on",
+        Reach.REST_OF_TURN,
+        r"\b(?:in|for|from|about) (?:my|the|this|a|our) (?:\w+ )?(?:story|novel|book|game|movie|film|play|script|dream|"
+        r"scenario|comic|song|campaign|example|essay|sketch|screenplay|fanfic)\b",
+        r"\b(?:story|novel|film|movie|book|poem|play|joke|tale) (?:is )?(?:about|where|in which)\b",
+        r"\b(?:my|the) (?:\w+ )?(?:character|hero|heroine|protagonist|narrator|villain|avatar|persona)\b|\bfictional\b",
+        r"^(?:please |can you |could you |now |help me )*(?:translate|rewrite|rephrase|proofread|"
+        r"paraphrase|summari[sz]e|"
+        r"spell-?check|fix|correct|draft|write|compose|repeat|complete|finish|analy[sz]e|edit|polish|improve|convert|"
+        r"classify|parse|grade)\b(?!.*\b(?:user asked)\b)",
+        r"\b(?:example|sample|test) (?:sentence|text|message|input|user|data)\b|\bpretend\b|\bhow do you say\b",
+        # What a heading announces is somebody's text, unless it announces the user.
+        r"^(?!.*\b(?:me|my|I|rules?|preferences?|know|remember|facts?|notes?|learned|user|summary)\b).*:$",
+        r"^\W*(?:please )?(?:reply|answer|respond|type|say|sing|print|tell|text|send|post|put|enter|"
+        r"fill|sign)\b[^:]{0,40}:",
+        r"\b(?:below|following)\W*$|\bwhat \w+(?: \w+)? (?:wrote|said|sent|posted|says|writes)\b",
+        r"\b(?:says?|said|wrote|writes?|texted|read|reads|following|below|text|message|lyrics|poem|quote|review|bio|"
+        r"article|page|tweet|post|transcript|letter|email|e-mail|paragraph|sentence|snippet|statement)\W{0,3}:\W*$",
+    ),
+    _trap(
+        "joke",
+        Reach.SENTENCE,
+        r"\b(?:lo+l|lmao|rofl|(?:ha){2,}h?|hehe|jk|just kidding|joking|yeah right|as if|oh sure|call "
+        r"me crazy|sure,? because)\b",
+        r"[😂🤣😜😝😛🙃😉]|(?:^|\s)(?:/s|:P|;-?\)|:-?D|xD)(?:$|\W)",
+    ),
+    _trap(
+        "secret",
+        Reach.SENTENCE,
+        r"\b(?:password|passcode|passphrase|pin|api key|secret|token|credit card|debit card|iban|"
+        r"account number|passport|"
+        r"social security|ssn|licen[cs]e number|(?:phone|mobile|cell) (?:number|is)|cvv|private key|"
+        r"login|credentials?)\b",
+        r"(?<!\d)(?!\d{4}-\d\d-\d\d)\d[\d\s().-]{6,}\d",
+        r"\bsk-\w|\S@\S|://",
+    ),
+    _trap(
+        "hypothetical",
+        Reach.SENTENCE,
+        r"^(?:(?:so|and|but|ok|well|now),? )*(?:imagine|suppose|assum(?:e|ing)|say I|say my|picture|"
+        r"what if|supposing|if only|"
+        r"as if|let us say|let is say|let me say|in case|unless|provided|for the sake of|"
+        r"hypothetically|theoretically)\b",
+        r"\b(?:hypothetical(?:ly)?|if I were|if he were|if she were|as though|wish|wishes|would have|"
+        r"supposedly|in theory|"
+        r"allegedly|for the sake of argument|in another life|let us say|one day I will)\b",
+    ),
+    _trap(
+        "perhaps",
+        Reach.SENTENCE,
+        r"\b(?:maybe|perhaps|might|possibly|could be|not sure|unsure|apparently|i wonder|seems? to|appears? to|"
+        r"who knows|no idea|i guess|i suppose|not certain|likely|may be|rumou?r)\b",
+    ),
+    _trap(
+        "past",
+        Reach.SENTENCE,
+        r"\b(?:used to|back then|when (?:I|he|she|we|they) (?:was|were)|as a (?:child|kid|teenager|boy|"
+        r"girl|student)|years ago|"
+        r"in the past|formerly|previously|back when|no longer|any ?more|at the time|until (?:last|recently)|"
+        r"in my (?:youth|twenties|childhood)|growing up|my late|stopped|once upon)\b",
+    ),
+    _trap("quote", Reach.SENTENCE, QUOTED, r"[,.!] (?:said|says|joked|replied|quipped|laughed|shouted) \w"),
+)
+
+_QUESTION_OPENS = re.compile(
+    r"^(?:(?:so|and|but|ok|hey|hi|well|also),? )*(?:(?:do|does|did|can|could|would|will|should|is|"
+    r"are|am|was|were|have|has|"
+    r"may|shall|might)(?: not)? (?:I|you|he|she|it|we|they|there|the user|my|your|this|that|anyone)\b|"
+    r"(?:what|who|whom|whose|where|why|how|which|when (?:do|does|did|is|are|will|was|should|can))\b)",
+    re.IGNORECASE,
+)
+_QUESTION_TAIL = re.compile(
+    r"[,;:.—–-]\s*(?:and |so |but )?(?=(?:can|could|would|will|should|what|which|who|where|how|why|"
+    r"when|is|are|do|does|did|any)\b)"
+    r"[^,;]*(?:,[^,;]*)?\?$",
+    re.IGNORECASE,
+)
+_TAG_QUESTION = re.compile(
+    r"^\W*(?:do|does|did|am|is|are|have|has|was|will)(?: not)? (?:I|you|he|she|it|we|they)(?: not)?\W*$", re.IGNORECASE
+)
+
+
+def trap_in(sentence: str) -> Trap | None:
+    return next((trap for trap in TRAPS if trap.pattern.search(sentence)), None)
+
+
+def stated_part(sentence: str) -> str:
+    """The sentence; what stands before its question; nothing where all of it asks."""
+    if _QUESTION_OPENS.match(sentence):
+        return ""
+    if not sentence.rstrip(" !)\"'").endswith("?"):
+        return sentence
+    tail = _QUESTION_TAIL.search(sentence)
+    if tail is None or _TAG_QUESTION.match(tail[0].strip(" ,;:.—–-?")):
+        return ""
+    return sentence[: tail.start()]
+
+
+# Within a clause: what is true only under a condition, or only for a while.
+CONDITION = re.compile(
+    r"^(?:if|unless|when|whenever|in case|once|until|even if|whether)\b|\b(?:if|unless|whether)\b", re.I
+)
+MOMENTARY = re.compile(
+    r"\b(?:today|tonight|right now|at the moment|(?:in|for|on|at) this|here|this (?:morning|"
+    r"evening|afternoon|week|time)|for now|temporarily|"
+    r"just this once)\b",
+    re.IGNORECASE,
+)

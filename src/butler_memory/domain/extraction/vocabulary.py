@@ -1,0 +1,175 @@
+"""The closed lists of words that the patterns share. What is in no list is not understood, and so not taken."""
+
+from __future__ import annotations
+
+import re
+
+
+def any_of(words: str, *phrases: str) -> str:
+    """One group that matches any of these, the longest first."""
+    every = {*words.split(), *phrases}
+    return "(?:" + "|".join(sorted((re.escape(w) for w in every), key=lambda w: (-len(w), w))) + ")"
+
+
+# What a relative is called -> the predicate for it.
+KIN: dict[str, str] = {
+    **dict.fromkeys(("wife", "husband", "spouse"), "spouse"),
+    **dict.fromkeys(("partner", "girlfriend", "boyfriend", "fiancé", "fiancée", "fiance", "fiancee"), "partner"),
+    **dict.fromkeys(("son", "daughter", "child", "kid", "stepson", "stepdaughter"), "child"),
+    **dict.fromkeys(("sons", "daughters", "children", "kids", "boys", "girls"), "child"),
+    **dict.fromkeys(("brother", "sister", "twin", "siblings", "brothers", "sisters"), "sibling"),
+    **dict.fromkeys(("mother", "father", "mom", "mum", "dad", "stepmother", "stepfather"), "parent"),
+    **dict.fromkeys(("grandmother", "grandfather", "grandma", "grandpa", "aunt", "uncle", "cousin"), "relative"),
+    **dict.fromkeys(("nephew", "niece", "grandson", "granddaughter"), "relative"),
+    **dict.fromkeys(("friend", "best friend", "roommate", "flatmate"), "friend"),
+    **dict.fromkeys(("boss", "manager", "colleague", "coworker", "co-worker", "assistant"), "colleague"),
+}
+KIN_WORD = r"(?:(?:older|elder|younger|little|big|eldest|youngest|oldest|twin|late) )?(?P<kin>" + any_of("", *KIN) + ")"
+PET = any_of(
+    "dog cat puppy kitten parrot hamster rabbit horse turtle tortoise goldfish ferret budgie "
+    "canary snake labrador poodle beagle dachshund corgi bulldog terrier"
+)
+PETS = any_of("dogs cats puppies kittens parrots hamsters rabbits horses turtles goldfish chickens budgies bees")
+COUNT = any_of("two three four five six seven 2 3 4 5 6 7")
+
+# A name: capitalised words, with the small words that join them. "Acme", "Red Cross", "Frankfurt am Main".
+_CAPITAL = r"[^\W\d_a-zà-öø-ÿ][\w'’.&+-]*"
+PROPER = (
+    rf"(?:{_CAPITAL}(?: (?:(?:de|of|the|la|le|du|des|am|on|upon|sur|del|van|der|di|da|&) )?(?:{_CAPITAL}|\d+)){{0,4}})"
+)
+# A person's: two titles that end in a dot, no numbers.
+PERSON = rf"(?:(?:Dr|Mr|Mrs|Ms|Prof)\. )?{_CAPITAL}(?: (?:(?:de|van|von|der|da|di|del|la|bin|al) )?{_CAPITAL}){{0,3}}"
+NOT_A_PERSON = re.compile(
+    any_of(
+        "I You He She It We They This That These Those There Here The A An My Your His Her Our Their Its And But Or So "
+        "If When While Who What Where Why How Yes No Not Now Then Today Tomorrow Yesterday Tonight Please Thanks Also "
+        "Everyone Everybody Someone Somebody Nobody Anyone People Users User Most Many Some All Each Every Monday "
+        "Tuesday Wednesday Thursday Friday Saturday Sunday January February March April May June July August September "
+        "October November December Python Java Google Apple Siri Alexa Claude ChatGPT Nothing Everything Life Later "
+        "Maybe Back Again Sorry Hello Hi Hey Great Good Only Just Never Always Nope Imagine Suppose Assume Batman "
+        "God Jesus Santa London Paris Rome Berlin Home Work School Work"
+    )
+    + r"(?!\w)"
+)
+# Labels that look like a speaker's name at the start of a line, and are none.
+NOT_A_SPEAKER = frozenset(
+    (
+        "example question answer title author name names lyrics chorus verse quote review bio "
+        "abstract caption character "
+        "narrator subject object date time place location address home job employer allergies allergy diet likes "
+        "dislikes hobbies goal goals plan plans todo task tasks rule rules warning important tip step status reason "
+        "ingredients method total price email phone url link source sources translation english french german spanish "
+        "story poem scene setting prompt instruction instructions input first second third also update ps re fwd cc to "
+        "dear said says wrote user users from sent story dialogue act topic keywords tags type id "
+        "version memory memories fact facts reminder"
+    ).split()
+)
+
+DIET = any_of(
+    "vegetarian vegan pescatarian flexitarian", "lactose intolerant", "gluten intolerant", "lactose-intolerant"
+)
+DIET_STYLE = any_of(
+    "halal kosher gluten-free dairy-free sugar-free keto paleo low-carb low-sodium low-fodmap plant-based vegetarian "
+    "vegan mediterranean lactose-free", "gluten free", "dairy free", "low carb", "plant based"
+)  # fmt: skip
+FOOD = any_of(
+    "meat pork beef fish dairy gluten eggs seafood shellfish nuts peanuts sugar chicken lamb wheat soy bread cheese "
+    "alcohol caffeine onions garlic mushrooms tofu veal bacon honey gelatin poultry", "red meat",
+    "animal products", "grapefruit",
+)  # fmt: skip
+BEING_ILL = any_of(
+    "diabetic asthmatic epileptic celiac coeliac deaf dyslexic autistic blind anemic anaemic hypertensive",
+    "color blind", "colour blind", "colorblind", "hard of hearing", "visually impaired", "hearing impaired",
+)  # fmt: skip
+ILLNESS = (
+    r"(?:(?:mild|severe|chronic|seasonal|type \d|stage \d|high|low|irritable|multiple|rheumatoid|an? ) ?){0,3}(?:"
+    + any_of(
+        "diabetes asthma adhd ADHD ADD OCD PTSD IBS COPD HIV MS epilepsy migraines migraine eczema psoriasis arthritis "
+        "hypertension hypothyroidism hyperthyroidism dyslexia autism anemia anaemia tinnitus insomnia depression "
+        "anxiety scoliosis lupus endometriosis gout glaucoma osteoporosis fibromyalgia narcolepsy vertigo sciatica",
+        "hay fever", "blood pressure", "sleep apnea", "bowel syndrome", "bad back", "high cholesterol", "sclerosis",
+    )
+    + r"|(?:[\w'-]+ ){1,2}(?:disease|disorder|syndrome))"
+)  # fmt: skip
+MEDICINE = (
+    r"(?:\d+ ?(?:mg|mcg|µg|ml) (?:of )?[\w-]+|"
+    + any_of(
+        "metformin insulin lisinopril ibuprofen aspirin levothyroxine atorvastatin sertraline fluoxetine citalopram "
+        "escitalopram omeprazole warfarin prednisone antihistamines antidepressants statins ritalin adderall ventolin "
+        "salbutamol albuterol methotrexate amlodipine losartan lithium xanax prozac zoloft melatonin",
+        "beta blockers", "blood thinners", "birth control", "vitamin D", "vitamin B12",
+    )
+    + r"(?: \d+ ?(?:mg|mcg))?)"
+)  # fmt: skip
+LANGUAGE = any_of(
+    "English French German Spanish Portuguese Italian Dutch Swedish Norwegian Danish Finnish Polish Czech Slovak Greek "
+    "Turkish Russian Ukrainian Arabic Hebrew Hindi Urdu Bengali Tamil Persian Farsi Chinese "
+    "Mandarin Cantonese Japanese "
+    "Korean Vietnamese Thai Indonesian Malay Tagalog Swahili Catalan Basque Romanian Hungarian Bulgarian Serbian "
+    "Croatian Irish Welsh Esperanto Afrikaans Albanian Estonian Latvian Lithuanian Slovene Punjabi Gujarati Marathi"
+)
+NATIONALITY = any_of(
+    "American British English Scottish Welsh Irish French German Spanish Portuguese Italian Dutch Belgian Swiss "
+    "Austrian Swedish Norwegian Danish Finnish Polish Czech Greek Turkish Russian Ukrainian Egyptian Moroccan Israeli "
+    "Indian Pakistani Chinese Japanese Korean Vietnamese Thai Indonesian Filipino Australian "
+    "Canadian Mexican Brazilian "
+    "Argentinian Colombian Chilean Peruvian Nigerian Ghanaian Kenyan Ethiopian Iranian Romanian Hungarian Bulgarian "
+    "Serbian Croatian Icelandic"
+)
+# The last word of what somebody is by trade; up to three words may stand before it.
+TRADE = any_of(
+    "engineer developer programmer teacher nurse doctor lawyer judge accountant analyst architect artist chef cook "
+    "dentist designer director driver economist editor electrician carpenter plumber farmer firefighter journalist "
+    "librarian manager mechanic midwife musician paramedic pharmacist photographer physician physicist pilot policeman "
+    "professor psychologist researcher scientist biologist chemist surgeon therapist translator veterinarian vet "
+    "waiter waitress writer consultant freelancer student baker barista bartender tailor translator researcher "
+    "gardener postman electrician secretary salesperson recruiter lecturer tutor actuary anesthesiologist radiologist "
+    "cardiologist pediatrician physiotherapist beekeeper bookkeeper painter sculptor actor actress singer violinist "
+    "pianist composer soldier sailor cop detective geologist historian linguist mathematician philosopher statistician",
+    "police officer", "flight attendant", "social worker", "truck driver",
+)  # fmt: skip
+ORGANISATION = any_of(
+    "bank hospital university school council government startup ministry library museum company agency clinic "
+    "restaurant bakery factory embassy hotel airline charity ngo nonprofit firm lab laboratory pharmacy bookshop "
+    "bookstore supermarket airport"
+)
+BELONGING = any_of(
+    "car house boat sailboat piano bike bicycle motorcycle motorbike scooter campervan van truck guitar telescope "
+    "cottage cabin garden flat drone kayak camper"
+)
+GAME = any_of(
+    "tennis chess football soccer basketball volleyball badminton golf hockey rugby squash "
+        "cricket padel bridge poker go "
+    "handball baseball piano guitar violin cello drums flute saxophone trumpet bass harp clarinet banjo ukulele "
+    "accordion viola oboe", "table tennis", "video games", "board games", "the piano",
+)  # fmt: skip
+ROUTINE = any_of(
+    "run runs swims jogs walks cycles meditates swim jog walk cycle meditate train practice "
+        "practise journal read stretch", "go to", "go for", "wake up",
+    "get up", "work out", "go running", "go swimming", "have breakfast", "have lunch", "have dinner", "eat breakfast",
+    "eat dinner", "eat lunch", "drink coffee", "do yoga", "go to bed", "call my", "visit my", "cook dinner",
+)  # fmt: skip
+EVENT = any_of(
+    "appointment appt meeting exam interview checkup check-up surgery operation lesson class reservation dinner lunch "
+    "call test dentist doctor haircut therapy session deadline concert presentation workshop conference viewing "
+    "wedding graduation MRI scan vaccination"
+)
+JOURNEY = any_of("flight train ferry bus trip cruise")
+# What an instruction may begin with: without this list, "Always a pleasure" and "Never mind" would be rules.
+IMPERATIVE = any_of(
+    "add address answer append approve archive ask attach avoid back backup block book bring buy "
+    "cc CC call cancel change "
+    "charge check choose cite clean close commit compare compress confirm contact convert copy create cross-check "
+    "deploy delete disclose discuss double-check draft email enable encrypt escalate estimate explain export file fill "
+    "flag follow format forward get give go greet group guess hide highlight ignore include inform install introduce "
+    "invite keep label leave limit link list log mail make mark mention merge message move mute name notify offer open "
+    "order order overwrite pay pick place plan post prefer present print prioritize prioritise propose provide publish "
+    "push put quote read recommend refer refuse reject remind remove rename reply report request reschedule respond "
+    "reveal review round run save say schedule search seek send set share shorten show sign skip "
+    "sort speak spell spend "
+    "split start state stick stop store suggest summarize summarise switch tag talk tell test text translate turn type "
+    "update upload use verify wait wake warn wrap write assume disturb cook invent"
+)
+EVERY_AGENT = re.compile(
+    r"\b(?:all of you|(?:all|every|any)(?: of)?(?: the| my)? (?:agents?|butlers?|assistants?|bots?)|everywhere)\b", re.I
+)
