@@ -17,6 +17,8 @@ from pathlib import Path
 from secrets import token_hex
 
 from butler_memory.access import Access
+from butler_memory.consolidation.readers import EpisodeReader, ModelReader, NoReader, OfflineReader
+from butler_memory.consolidation.run import Consolidation
 from butler_memory.domain.clock import Clock, system_clock
 from butler_memory.domain.kinds import JobName, TriggerClass
 from butler_memory.domain.ranking import Fusion, Recipe
@@ -27,6 +29,7 @@ from butler_memory.embedding.lazy import LazyEmbedder
 from butler_memory.embedding.ports import Embedder
 from butler_memory.embedding.stoppable import in_stoppable_thread
 from butler_memory.errors import SetupError, Unavailable
+from butler_memory.llm.choose import model_of
 from butler_memory.memory import Memory
 from butler_memory.postgres import access as access_table
 from butler_memory.postgres.database import Database, check_application
@@ -40,7 +43,6 @@ from butler_memory.retrieval.served_log import ServedLog
 from butler_memory.security.principal import Principal
 from butler_memory.settings import Settings
 from butler_memory.upkeep.cleanup import clean_up
-from butler_memory.upkeep.consolidation import consolidate
 from butler_memory.upkeep.decay_sweep import decay_sweep
 from butler_memory.upkeep.job import Job
 from butler_memory.upkeep.late_vectors import embed_missing
@@ -68,6 +70,7 @@ class Engine:
     embedder: Embedder
     urls: Urls
     clock: Clock
+    consolidation: Consolidation
     jobs: Sequence[Job]
     workers: Workers
 
@@ -78,7 +81,12 @@ def silent(_: str) -> None:
 
 @asynccontextmanager
 async def open_engine(
-    settings: Settings, *, progress: Progress = silent, embedder: Embedder | None = None, clock: Clock | None = None
+    settings: Settings,
+    *,
+    progress: Progress = silent,
+    embedder: Embedder | None = None,
+    clock: Clock | None = None,
+    episode_reader: EpisodeReader | None = None,
 ) -> AsyncIterator[Engine]:
     """Database, schema, model and engine; everything is closed again on the way out, in reverse order."""
     _check_clock(settings)
@@ -104,10 +112,27 @@ async def open_engine(
         recipe = Recipe(fusion=Fusion(retrieval.fusion), k=retrieval.k)
         reader = Reader(database, embedder, settings.memory, references, served, counter, recipe)
         access = Access(database, clock, many_valued=settings.memory.facts.many_valued)
+        episode_reader = episode_reader or _episode_reader(settings)
+        stack.push_async_callback(episode_reader.close)
+        consolidation = Consolidation(desk, episode_reader, times)
         memory = Memory(desk, reader, clock, times)
-        jobs = jobs_of(desk)
+        jobs = jobs_of(desk, consolidation)
         workers = Workers(database, jobs, times, clock)
-        yield Engine(settings, memory, reader, desk, access, database, embedder, urls, clock, jobs, workers)
+        yield Engine(
+            settings, memory, reader, desk, access, database, embedder, urls, clock, consolidation, jobs, workers
+        )
+
+
+def _episode_reader(settings: Settings) -> EpisodeReader:
+    """A backend that is set up wrongly keeps episodes waiting; it does not keep the memory from starting (E2)."""
+    backend = settings.memory.consolidation.backend
+    if backend == "offline":
+        return OfflineReader()
+    try:
+        return ModelReader(model_of(settings))
+    except SetupError as error:
+        log.warning("consolidation waits: %s %s", error.message, error.recovery)
+        return NoReader(backend, error)
 
 
 def timetable(settings: Settings) -> Timetable:
@@ -121,10 +146,10 @@ def timetable(settings: Settings) -> Timetable:
     return Timetable(crons, settings.memory.schedule.timezone)
 
 
-def jobs_of(desk: Desk) -> list[Job]:
+def jobs_of(desk: Desk, consolidation: Consolidation) -> list[Job]:
     """The engine's jobs. They always exist: settings move their times, and nothing takes them away (J1)."""
     return [
-        Job(JobName.CONSOLIDATE, consolidate, of_tenants=False),
+        Job(JobName.CONSOLIDATE, consolidation.run, of_tenants=False),
         Job(JobName.DECAY_SWEEP, partial(decay_sweep, desk)),
         Job(JobName.EPISODE_CLEANUP, partial(clean_up, desk)),
         Job(JobName.REEMBED, partial(reembed, desk)),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
+from butler_memory.consolidation import decisions
+from butler_memory.consolidation.apply import shape_of
+from butler_memory.consolidation.decisions import review_shapes
 from butler_memory.domain.clock import Clock
 from butler_memory.domain.decay import effective_confidence
 from butler_memory.domain.kinds import ApplicationOutcome, Maturity, MemoryType, Relation, Tier
@@ -44,7 +47,7 @@ from butler_memory.retrieval.context import Context, again, contexts
 from butler_memory.retrieval.reader import Reader
 from butler_memory.retrieval.search import Answer
 from butler_memory.retrieval.standing import jobs_shape, stats_shape
-from butler_memory.security.principal import Principal, own_butler, readable_scopes
+from butler_memory.security.principal import Principal, own_butler, readable_scopes, require_admin
 from butler_memory.writing import edit, episodes, facts, lifecycle, marks, predicates, rules, standing
 from butler_memory.writing.desk import Desk, Written, visible
 
@@ -239,6 +242,23 @@ class Memory:
             who.tenant, lambda conn: important.unconfirmed(conn, who.tenant, wanted, now, threshold, limit)
         )
         return [plain_json(record_shape(fact, now) | {"line": fact.line}) for fact in found]
+
+    async def reviews(self, who: Principal, limit: int) -> list[Json]:
+        """What waits for a person's word: claims against what the user stated, proposals that retire much."""
+        require_admin(who)
+        found = await self._desk.database.run(who.tenant, lambda conn: review_shapes(conn, who.tenant, limit))
+        return [plain_json(each) for each in found]
+
+    async def decide_review(self, who: Principal, review_id: UUID, *, accept: bool) -> Json:
+        decided = await decisions.decide(self._desk, who, review_id, accept=accept, now=self._clock())
+        applied = decided.applied
+        shape: Json = {"id": decided.review.id, "kind": decided.review.kind, "state": decided.state}
+        return dict(plain_json(shape | {"items": [shape_of(item) for item in applied.items] if applied else []}))
+
+    async def requeue(self, who: Principal, ids: Sequence[UUID] | None) -> Json:
+        """Episodes that failed or were given up are read again."""
+        requeued = await decisions.requeue(self._desk, who, ids, self._clock())
+        return {"requeued": [str(each) for each in requeued]}
 
     async def list_newest(
         self, who: Principal, kind: MemoryType, scope: str | None, states: list[str] | None, limit: int

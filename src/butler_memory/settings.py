@@ -207,6 +207,7 @@ class ConsolidationSettings(Section):
     batch_size: PositiveInt = 20
     quiet_seconds: Annotated[float, Field(ge=0)] = 60
     max_retired_share: Share = 0.1
+    daily_tokens: PositiveInt = 2_000_000
     model: Annotated[str, Field(pattern=r"^([A-Za-z0-9][!-~]{0,199})?$")] = ""
     base_url: Endpoint = ""
     timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = 120

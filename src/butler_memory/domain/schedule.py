@@ -27,6 +27,9 @@ class Timetable:
     def next_fire(self, job: JobName, now: datetime) -> datetime:
         return next(_fires(self.crons[job], self.zone, now, reverse=False))
 
+    def last_fire(self, job: JobName, now: datetime) -> datetime:
+        return next(_fires(self.crons[job], self.zone, now, reverse=True))
+
     def is_late(self, job: JobName, last_ok: datetime, now: datetime) -> bool:
         """Has it missed two of its times, which is to say, not run well for twice its period?"""
         before = _fires(self.crons[job], self.zone, now, reverse=True)

@@ -45,6 +45,20 @@ async def still_pending(conn: Conn, tenant: str, ids: Sequence[UUID]) -> list[Ep
     return [Episode.from_row(row) for row in await found.fetchall()]
 
 
+async def given_up(conn: Conn, tenant: str, ids: Sequence[UUID] | None) -> list[Episode]:
+    """What a person may have read again, held until the transaction ends."""
+    found = await conn.execute(
+        f"""
+        SELECT {_EPISODE} FROM memory.episodes
+        WHERE tenant_id = %(tenant)s AND state = 'active' AND consolidation_status IN ('failed', 'dead_letter')
+          AND (%(ids)s::uuid[] IS NULL OR id = ANY(%(ids)s))
+        ORDER BY created_at, id FOR UPDATE
+        """,
+        {"tenant": tenant, "ids": None if ids is None else list(ids)},
+    )
+    return [Episode.from_row(row) for row in await found.fetchall()]
+
+
 @dataclass(frozen=True)
 class Queue:
     """What waits in a shard: how many, since when, and when the last one came."""
@@ -65,6 +79,16 @@ async def queue(conn: Conn, tenant: str, butler: str) -> Queue:
     row = await found.fetchone()
     assert row is not None
     return Queue(**row)
+
+
+async def count_pending(conn: Conn, tenant: str, butler: str, enough: int) -> int:
+    found = await conn.execute(
+        f"SELECT count(*) AS n FROM (SELECT 1 FROM memory.episodes WHERE {_WAITING} LIMIT %(enough)s) some",
+        {"tenant": tenant, "butler": butler, "enough": enough},
+    )
+    row = await found.fetchone()
+    assert row is not None
+    return int(row["n"])
 
 
 async def sessions_of(conn: Conn, tenant: str, episodes: Sequence[UUID]) -> dict[UUID, UUID]:

@@ -35,6 +35,7 @@ class Lease:
     attempts: int
     memo: Mapping[str, Any]  # what the job left for its next run
     seconds: float
+    named: bool = False  # somebody asked for this run, whatever its time
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Run:
     reason: str = ""
     caught_up: bool = False
     memo: Mapping[str, Any] | None = None
+    again_at: datetime | None = None  # when there will be something to do, where the job knows
 
 
 async def fenced(database: Database, lease: Lease, work: Callable[[Conn], Awaitable[T]]) -> T:
@@ -145,6 +147,7 @@ async def _claim(conn: Conn, which: str, parameters: Mapping[str, Any]) -> Lease
         row["attempts"],
         row["memo"],
         parameters["seconds"],
+        named="butler" in parameters,
     )
     if row["lost_at"]:  # whoever had it never came back to say so
         now = parameters["now"]
@@ -170,7 +173,9 @@ async def finish(conn: Conn, lease: Lease, run: Run) -> bool:
     attempts = lease.attempts + 1 if failed else 0
     # At once where there is more to do, or somebody stopped this process; the time set by the claim otherwise.
     again = run.outcome is RunOutcome.STOPPED or (run.outcome is RunOutcome.OK and not run.caught_up)
-    sooner = run.finished_at + retry_after(attempts) if failed else (run.finished_at if again else None)
+    sooner = run.again_at or (run.finished_at if again else None)
+    if failed:
+        sooner = max(run.finished_at + retry_after(attempts), sooner or run.finished_at)
     done = await conn.execute(
         """
         UPDATE memory.shards

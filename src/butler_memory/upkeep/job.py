@@ -20,6 +20,7 @@ class Done:
     counts: Mapping[str, int] = field(default_factory=dict)
     more: bool = False
     memo: Mapping[str, Any] | None = None  # kept for the next run; None leaves what is there
+    again_at: datetime | None = None  # when there will be something to do, where that is known
 
 
 Handler = Callable[[Lease, datetime], Awaitable[Done]]

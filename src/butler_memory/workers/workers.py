@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
 from butler_memory.domain.clock import Clock
 from butler_memory.domain.kinds import JobName, RunOutcome
@@ -150,7 +150,8 @@ class Workers:
             return self._run_of(RunOutcome.LOST, started)
         if error is not None:
             log.warning("job %s failed: %s", job.name, _reason(error))
-            return self._run_of(RunOutcome.FAILED, started, reason=_reason(error))
+            failed = self._run_of(RunOutcome.FAILED, started, reason=_reason(error))
+            return replace(failed, again_at=_told_to_wait(error, failed.finished_at))
         return self._run_of(RunOutcome.OK, started, task.result())
 
     async def _keep_lease(self, lease: Lease, task: asyncio.Task[Done]) -> None:
@@ -185,7 +186,7 @@ class Workers:
         finished = max(started, self._clock())
         if done is None:
             return Run(outcome, started, finished, {}, reason)
-        return Run(outcome, started, finished, done.counts, reason, caught_up=not done.more, memo=done.memo)
+        return Run(outcome, started, finished, done.counts, reason, not done.more, done.memo, done.again_at)
 
 
 def late_among(shards: Sequence[Shard], timetable: Timetable, now: datetime) -> list[Shard]:
@@ -194,6 +195,12 @@ def late_among(shards: Sequence[Shard], timetable: Timetable, now: datetime) -> 
 
 async def _work(job: Job, lease: Lease, now: datetime) -> Done:
     return await job.run(lease, now)
+
+
+def _told_to_wait(error: BaseException, now: datetime) -> datetime | None:
+    """A backend that is too busy may say when to come back."""
+    seconds = error.data.get("retry_after") if isinstance(error, ButlerMemoryError) else None
+    return now + timedelta(seconds=seconds) if seconds else None
 
 
 def _reason(error: BaseException) -> str:

@@ -15,7 +15,7 @@ from butler_memory.domain.requests import Request, session_uuid
 from butler_memory.domain.schedule import Timetable
 from butler_memory.domain.text import digest
 from butler_memory.errors import Integrity, NotFound
-from butler_memory.postgres import access, keys, memories
+from butler_memory.postgres import access, consolidation, keys, memories
 from butler_memory.postgres.access import Tenant
 from butler_memory.postgres.changes import Author, Link
 from butler_memory.postgres.database import Conn, Database
@@ -27,6 +27,9 @@ T = TypeVar("T")
 
 # From here on, two memories of one key or scope are linked `related_to` (F11). Merging never looks at distance.
 CLOSE = 0.8
+# A model reads as soon as so many episodes wait, or when the oldest has waited for so long.
+ENOUGH_FOR_A_MODEL = 10
+LONGEST_WAIT_FOR_A_MODEL = timedelta(minutes=30)
 
 
 @dataclass
@@ -46,11 +49,24 @@ class Desk:
             self._tenants[tenant_id] = found
         return self._tenants[tenant_id]
 
-    def consolidated_by(self, now: datetime) -> datetime:
-        """When an episode that comes now should be read: when its shard may be quiet, or at the usual time (K8)."""
-        quiet = self.settings.consolidation.quiet_seconds
+    async def waiting(self, conn: Conn, tenant: str, butler: str) -> int:
+        """How many episodes wait in a shard, where that decides when it is read; counted no further than that."""
+        if self.settings.consolidation.backend == "offline" or not self.settings.consolidation.quiet_seconds:
+            return 0
+        return await consolidation.count_pending(conn, tenant, butler, ENOUGH_FOR_A_MODEL)
+
+    def consolidated_by(self, now: datetime, waiting: int) -> datetime:
+        """When an episode that comes now should be read: when its shard may be quiet, or at the usual time.
+
+        A model is asked for several at once, or when the oldest has waited for long enough (K8).
+        """
+        settings = self.settings.consolidation
         usual = self.timetable.next_fire(JobName.CONSOLIDATE, now)
-        return min(usual, now + timedelta(seconds=quiet)) if quiet else usual
+        if not settings.quiet_seconds:
+            return usual
+        if settings.backend == "offline":
+            return min(usual, now + timedelta(seconds=settings.quiet_seconds))
+        return now if waiting >= ENOUGH_FOR_A_MODEL else min(usual, now + LONGEST_WAIT_FOR_A_MODEL)
 
     async def write(self, tenant: str, ticket: Ticket, work: Callable[[Conn], Awaitable[T]]) -> T:
         """`work` in a transaction; if it cannot go without the vector, wait for that outside, then again."""

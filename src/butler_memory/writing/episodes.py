@@ -57,7 +57,8 @@ async def _store(
         earlier = await repeated(conn, who, key)
         if earlier:
             return earlier
-        await leases.wish(conn, who.tenant, butler, JobName.CONSOLIDATE, now, desk.consolidated_by(now))
+        waiting = await desk.waiting(conn, who.tenant, butler)
+        await leases.wish(conn, who.tenant, butler, JobName.CONSOLIDATE, now, desk.consolidated_by(now, waiting + 1))
         values = _values(request, butler, now, desk.settings)
         change = Change(
             MemoryType.EPISODE,
