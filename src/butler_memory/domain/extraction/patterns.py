@@ -272,7 +272,7 @@ PATTERNS: tuple[Pattern, ...] = (
         "interest",
         rf"{_BE} learning (?:how )?...",
         _things,
-        rf"(?:{words.LANGUAGE}|{words.GAME}|to [a-z]+(?: (?:the )?[a-z]+)?)",
+        rf"(?:{words.LANGUAGE}|{words.GAME}|to [a-z]+(?: (?:the )?(?!my|your)[a-z]+)?)",
         "learning {}",
     ),
     _row("owns", r"owns? (?!up\b)...", _owned),

@@ -82,7 +82,7 @@ def _event(text: str, today: date) -> Plan | None:
 
 def _dated(predicate: str, text: str, today: date) -> Plan | None:
     found = split_date(text, today)
-    if found is None or not found.before or "," in found.before or not is_general(found.before):
+    if found is None or " " not in found.before or "," in found.before or not is_general(found.before):
         return None
     content = f"{found.before} {found.day}"
     return (predicate, content) if len(content) <= LONGEST_VALUE else None

@@ -14,8 +14,9 @@ from butler_memory.domain.extraction.sentences import clauses
 from butler_memory.domain.extraction.subjects import GOES_ON, Found, People, subject_of
 from butler_memory.domain.extraction.transcript import Turn
 from butler_memory.domain.extraction.traps import CONDITION
-from butler_memory.domain.extraction.values import person
+from butler_memory.domain.extraction.values import LONGEST_VALUE, person
 from butler_memory.domain.extraction.voices import BELIEVED, USER, Claim, Voice, claim_of, heard
+from butler_memory.domain.text import subject_key
 
 _LEAD = re.compile(
     r"^(?:(?:hi|hello|hey|well|so|actually|also|and|but|oh|ok|okay|yes|yeah|yep|no|sure|thanks|"
@@ -78,8 +79,13 @@ def stated(turn: Turn, sentence: str, known: People, today: date) -> list[Claim]
     voice, said = heard(turn, sentence)
     claims = list(_Reading(voice, known, today).of(said))
     denials = {(c.subject, c.predicate): c.content for c in claims if c.denied}
-    asserted = [c for c in claims if not c.denied]
+    asserted = [c for c in claims if not c.denied and _is_sayable(c)]
     return [c if c.wrong else replace(c, wrong=denials.get((c.subject, c.predicate), "")) for c in asserted]
+
+
+def _is_sayable(claim: Claim) -> bool:
+    """Names and values have a length; what is longer was never one. One character may become 18 when it is compared."""
+    return len(claim.content) <= LONGEST_VALUE and len(subject_key(claim.subject)) <= LONGEST_VALUE
 
 
 class _Reading:

@@ -8,15 +8,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from butler_memory.domain.extraction.vocabulary import NOT_A_SPEAKER
+from butler_memory.domain.extraction.vocabulary import IMPERATIVE, NOT_A_SPEAKER
 
 # An episode has at most 32 kB; a caller may hand over anything.
 MOST_CHARS = 64 * 1024
 
 
+# "nobody": an assistant, a tool, or somebody of whom we know too little.
+Voice = Literal["user", "note", "other", "nobody"]
+
+
 @dataclass(frozen=True)
 class Turn:
-    voice: Literal["user", "note", "other"]
+    voice: Voice
     text: str
     name: str = ""  # of the other
 
@@ -48,6 +52,7 @@ _KINDS_OF_LABEL = ("label", "bracketed", "heading", "prompt", "plain")
 _NAME = re.compile(r"[^\W\d_a-z][^\W\d_]+(?: [^\W\d_a-z][^\W\d_]+)?")
 # "Speaker 2", "A", "bob": somebody speaks, and who it is cannot be told.
 _CODE_NAME = re.compile(r"[A-Za-z]|\w+ (?:\d{1,3}|[A-Z])|(?!btw$|fyi$|ps$|also$|edit$|update$)[a-z][a-z0-9_.-]{1,20}")
+_TASK = re.compile(rf"{IMPERATIVE}\b|(?:fix|edit|correct|polish|rewrite|rephrase)\b", re.IGNORECASE)
 _ABOUT_USER = re.compile(r"\b[Tt]he user\b|\bUser(?:'s)? [a-z]|^[ *-]{0,8}user(?:'s)? [a-z]", re.M)
 
 _TAG = re.compile(r"<(/?)([A-Za-z][\w:-]{0,40})(?:\s[^<>]{0,300})?(/?)>")
@@ -70,10 +75,10 @@ def turns(text: str) -> list[Turn]:
     text = text[:MOST_CHARS].encode("utf-8", "replace").decode("utf-8").replace("\x00", " ").replace("\r", "")
     text = _SPACES.sub(" ", text)
     messages = _messages(text)
-    if messages is None:
-        return list(_spoken(_unfenced(_untagged(text))))
-    own = (_unfenced(_untagged(message)) for message in messages)
-    return [Turn("user", "\n".join(_before_letter(lines))) for lines in own]
+    if messages is not None:
+        return [turn for message in messages for turn in _spoken(_unfenced(_untagged(message)), "user")]
+    lines = _unfenced(_untagged(text))
+    return list(_spoken(lines, _unlabelled(lines)))
 
 
 def _messages(text: str) -> list[str] | None:
@@ -150,32 +155,39 @@ def _before_letter(lines: list[str]) -> list[str]:
     return lines[:letter]
 
 
-def _spoken(lines: list[str]) -> Iterator[Turn]:
-    labelled = [_labelled(line) for line in lines]
-    speakers = {turn.voice for turn in labelled if turn}
-    dialog = bool(speakers & {"user", "nobody"})
-    about_user = bool(_ABOUT_USER.search("\n".join(lines)))
-    voice, name, said = "note" if dialog or about_user else "user", "", []
-    for line, label in zip(lines, labelled, strict=True):
-        if label is None:
-            said.append(line)
-            continue
-        yield from _turn(voice, name, said)
-        voice, name, said = label.voice, label.name, [label.text]
-    yield from _turn(voice, name, said)
-
-
 @dataclass(frozen=True)
 class _Label:
-    voice: str
+    voice: Voice
     name: str
     text: str
 
 
-def _turn(voice: str, name: str, lines: list[str]) -> Iterator[Turn]:
+def _unlabelled(lines: list[str]) -> Voice:
+    """Whose words stand under no label. Before a dialog, they may be anything: what was recalled, what a page said."""
+    voices = {label.voice for line in lines if (label := _labelled(line))}
+    if voices & {"user", "nobody"}:
+        return "nobody"
+    return "note" if _ABOUT_USER.search("\n".join(lines)) else "user"
+
+
+def _spoken(lines: list[str], first: Voice) -> Iterator[Turn]:
+    now, said = _Label(first, "", ""), list[str]()
+    for line in lines:
+        label = _labelled(line)
+        if label is None:
+            said.append(line)
+            continue
+        yield from _turn(now, said)
+        # A note inside a dialog is in somebody's turn, and what a tool calls a note is none.
+        now = label if label.voice != "note" or first == "note" else _Label("nobody", "", "")
+        said = [now.text]
+    yield from _turn(now, said)
+
+
+def _turn(by: _Label, lines: list[str]) -> Iterator[Turn]:
     text = "\n".join(_before_letter(lines))
-    if text.strip() and voice in ("user", "note", "other"):
-        yield Turn(voice, text, name)  # type: ignore[arg-type]
+    if text.strip() and by.voice != "nobody":
+        yield Turn(by.voice, text, by.name)
 
 
 def _labelled(line: str) -> _Label | None:
@@ -203,4 +215,6 @@ def _label(line: str) -> _Label | None:
         return _Label("nobody", "", "")
     if match["heading"] is not None or not _NAME.fullmatch(name):
         return None
-    return _Label("nobody", "", "") if not NOT_A_SPEAKER.isdisjoint(words) else _Label("other", name, match["rest"])
+    is_task = _TASK.match(name) is not None  # "Summarize: ..."
+    is_nobody = is_task or not NOT_A_SPEAKER.isdisjoint(words)
+    return _Label("nobody", "", "") if is_nobody else _Label("other", name, match["rest"])

@@ -122,7 +122,13 @@ TRAPS: tuple[Trap, ...] = (
         r"in the past|formerly|previously|back when|no longer|any ?more|at the time|until (?:last|recently)|"
         r"in my (?:youth|twenties|childhood)|growing up|my late|stopped|once upon)\b",
     ),
-    _trap("quote", Reach.SENTENCE, QUOTED, r"[,.!] (?:said|says|joked|replied|quipped|laughed|shouted) \w"),
+    _trap(
+        "quote",
+        Reach.SENTENCE,
+        QUOTED,
+        r"(?-i:[A-Z])\w+: (?:I|my|we)\b",
+        r"[,.!] (?:said|says|joked|replied|quipped|laughed|shouted) \w",
+    ),
 )
 
 _QUESTION_OPENS = re.compile(
