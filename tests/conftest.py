@@ -19,6 +19,7 @@ from psycopg.conninfo import make_conninfo
 
 from butler_memory import bootstrap
 from butler_memory.bootstrap import Engine
+from butler_memory.consolidation.readers import EpisodeReader
 from butler_memory.domain.kinds import Role, TriggerClass
 from butler_memory.embedding.fake import FakeEmbedder
 from butler_memory.embedding.model_store import prepare
@@ -137,10 +138,14 @@ async def open_engine(urls: Urls, tmp_path: Path, hands: Hands) -> AsyncIterator
     """Opens engines on the test's database; closes them all after the test."""
     async with AsyncExitStack() as stack:
 
-        async def make(embedder: Embedder | None = None, **environ: str) -> Engine:
+        async def make(
+            embedder: Embedder | None = None, episode_reader: EpisodeReader | None = None, **environ: str
+        ) -> Engine:
             settings = settings_for(urls, tmp_path, **environ)
             return await stack.enter_async_context(
-                bootstrap.open_engine(settings, embedder=embedder or FakeEmbedder(), clock=hands)
+                bootstrap.open_engine(
+                    settings, embedder=embedder or FakeEmbedder(), clock=hands, episode_reader=episode_reader
+                )
             )
 
         yield make

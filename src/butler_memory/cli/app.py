@@ -10,6 +10,7 @@ import typer
 from typer.exceptions import TyperException
 
 from butler_memory.cli import (
+    consolidation,
     database,
     doctor,
     jobs,
@@ -78,7 +79,20 @@ def _job_commands() -> typer.Typer:
 def _review_commands() -> typer.Typer:
     group = _group("What waits for a person's word.")
     group.command("list")(command(reviews.list_, *MEMORY))
+    group.command("accept")(command(reviews.accept, *MEMORY))
+    group.command("reject")(command(reviews.reject, *MEMORY))
     return group
+
+
+def _episode_commands() -> typer.Typer:
+    group = _group("Look after episodes.")
+    group.callback()(_nothing)  # keeps it a group, though it has one command
+    group.command("requeue")(command(consolidation.requeue, *MEMORY))
+    return group
+
+
+def _nothing() -> None:
+    """Look after episodes."""
 
 
 def _token_commands() -> typer.Typer:
@@ -127,6 +141,8 @@ def build() -> typer.Typer:
     app.command("stats")(command(memories.stats, *MEMORY))
     app.add_typer(_served_commands(), name="served")
     app.add_typer(_rule_commands(), name="rule")
+    app.command("consolidate")(command(consolidation.consolidate, *MEMORY))
+    app.add_typer(_episode_commands(), name="episodes")
     app.add_typer(_review_commands(), name="review")
     app.add_typer(_job_commands(), name="job")
     app.command("worker")(command(jobs.worker, *PLACE))

@@ -1,35 +1,74 @@
-"""review list: what waits for a person's word."""
+"""review list, accept, reject: what waits for a person's word."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Any
+from uuid import UUID
 
 import typer
+from rich.console import RenderableType
 from rich.text import Text
 
 from butler_memory.cli import screen
 from butler_memory.cli.session import Session, run
 
+Json = dict[str, Any]
 _NOTHING = "Nothing waits for you."
-_WHAT_TO_DO = (
+_UNCONFIRMED = (
     "Still so? 'butler-memory confirm fact ID', or 'edit' or 'forget' it. Until then it is served as unconfirmed."
 )
+_DECIDE = "'butler-memory review accept ID' lets it happen, 'reject' does not."
+
+Id = Annotated[UUID, typer.Argument(metavar="ID", help="As 'review list' shows it.", show_default=False)]
 
 
 def list_(session: Session, limit: Annotated[int, typer.Option(min=1, max=1000)] = 50) -> None:
-    """Show important facts that nobody has confirmed for long."""
+    """Show what waits for your word: faded facts that are important, contested claims, large changes."""
     run(_list(session, limit))
 
 
 async def _list(session: Session, limit: int) -> None:
     async with session.memory() as (engine, who):
-        found = await engine.memory.unconfirmed(who, limit)
-    if not found:
-        session.answer({"unconfirmed": []}, Text(_NOTHING, style="dim"))
-        return
-    table = screen.table("ID", "Fact", "Unconfirmed since", "Scope", rows=map(_cells, found))
-    session.answer({"unconfirmed": found}, table, Text(_WHAT_TO_DO, style="dim"))
+        unconfirmed = await engine.memory.unconfirmed(who, limit)
+        reviews = await engine.memory.reviews(who, limit)
+    parts: list[RenderableType] = []
+    if reviews:
+        table = screen.table("ID", "What", "About", "Since", rows=map(_review_cells, reviews))
+        parts += [table, Text(_DECIDE, style="dim")]
+    if unconfirmed:
+        table = screen.table("ID", "Fact", "Unconfirmed since", "Scope", rows=map(_cells, unconfirmed))
+        parts += [table, Text(_UNCONFIRMED, style="dim")]
+    shape = {"reviews": reviews, "unconfirmed": unconfirmed}
+    session.answer(shape, *(parts or [Text(_NOTHING, style="dim")]))
+
+
+def _review_cells(review: Json) -> list[Text]:
+    if review["kind"] == "contradiction":
+        claim = review["claim"]["line"] if review["claim"] else "(gone)"
+        against = "; ".join(fact["line"] for fact in review["against"] if fact)
+        about = screen.short(f"inferred: {claim}").append_text(screen.short(f"  /  you said: {against}"))
+    else:
+        proposal = review["proposal"]
+        facts = len(proposal["proposed"].get("updated_facts", [])) + len(proposal["proposed"].get("new_facts", []))
+        about = screen.safe(f"{facts} facts from {len(proposal['episodes'])} episodes of {proposal['butler']}")
+    return [screen.safe(review["id"]), Text(review["kind"]), about, screen.moment(review["created_at"])]
+
+
+def accept(session: Session, id_: Id) -> None:
+    """Let it happen: the claim takes the place of what it contests; the large change is written."""
+    run(_decide(session, id_, accept=True))
+
+
+def reject(session: Session, id_: Id) -> None:
+    """Do not: the claim is retracted; the large change is dropped, and its episodes stay for 'episodes requeue'."""
+    run(_decide(session, id_, accept=False))
+
+
+async def _decide(session: Session, review_id: UUID, *, accept: bool) -> None:
+    async with session.memory(embeds=accept) as (engine, who):
+        decided = await engine.memory.decide_review(who, review_id, accept=accept)
+    session.answer(decided, screen.safe(f"review {decided['id']}  {decided['state']}"))
 
 
 def _cells(fact: Mapping[str, Any]) -> list[Text]:

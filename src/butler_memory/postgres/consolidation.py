@@ -81,6 +81,15 @@ async def queue(conn: Conn, tenant: str, butler: str) -> Queue:
     return Queue(**row)
 
 
+async def butlers_waiting(conn: Conn, tenant: str) -> list[str]:
+    found = await conn.execute(
+        "SELECT DISTINCT butler FROM memory.episodes"
+        " WHERE tenant_id = %s AND consolidation_status = 'pending' AND state = 'active' ORDER BY butler",
+        [tenant],
+    )
+    return [row["butler"] for row in await found.fetchall()]
+
+
 async def count_pending(conn: Conn, tenant: str, butler: str, enough: int) -> int:
     found = await conn.execute(
         f"SELECT count(*) AS n FROM (SELECT 1 FROM memory.episodes WHERE {_WAITING} LIMIT %(enough)s) some",

@@ -77,12 +77,13 @@ class Workers:
                 ran.append(run)
         return ran
 
-    async def run_now(self, name: JobName, tenant: str | None = None) -> list[Ran]:
-        """One job whatever its time, of one tenant or of all; shard by shard."""
+    async def run_now(self, name: JobName, tenant: str | None = None, butler: str | None = None) -> list[Ran]:
+        """One job whatever its time, of one tenant (or one butler of it) or of all; shard by shard."""
         job = self._jobs[name]
         await self._prepare(job)
         shards = await self._database.run_as_worker(lambda conn: leases.shards(conn, tenant, name))
-        return [await self._run_named(job, shard) for shard in shards]
+        wanted = [shard for shard in shards if butler is None or shard.butler == butler]
+        return [await self._run_named(job, shard) for shard in wanted]
 
     async def late(self) -> list[Shard]:
         """Shards that have not run well for twice their period (J1)."""
