@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
@@ -40,8 +40,9 @@ from butler_memory.postgres.database import Conn
 from butler_memory.retrieval import search
 from butler_memory.retrieval.context import Context, again, contexts
 from butler_memory.retrieval.reader import Reader
+from butler_memory.retrieval.replay import replay
 from butler_memory.retrieval.search import Answer
-from butler_memory.security.principal import Principal, own_butler, readable_scopes
+from butler_memory.security.principal import Principal, own_butler, readable_scopes, require_admin
 from butler_memory.writing import edit, episodes, facts, lifecycle, marks, predicates, rules, standing
 from butler_memory.writing.desk import Desk, Written, visible
 
@@ -218,6 +219,11 @@ class Memory:
             lambda conn: memories.newest(conn, who.tenant, kind, list(scopes) if scopes else None, states, limit),
         )
         return [plain_json(record_shape(memory, now)) for memory in found]
+
+    async def replay(self, who: Principal, *, verify: bool, progress: Callable[[int], None]) -> Json:
+        """The fold of all events of the caller's tenant; with `verify`, in what the tables differ from it (L3)."""
+        require_admin(who)
+        return (await replay(self._desk.database, who.tenant, verify=verify, progress=progress)).as_dict()
 
     async def predicates(self, who: Principal) -> Registry:
         return await predicates.registry(self._desk, who)
