@@ -32,7 +32,8 @@ COLUMNS = [
 OTHER = {
     "state": "'retracted'", "consolidation_status": "'failed'", "permanence": "'ephemeral'", "validity": "'retracted'",
     "status": "'disabled'", "maturity": "'proven'", "content_status": "'redacted'", "source_kind": "'imported'",
-    "tags": """'["zanzibar"]'""", "metadata": """'{"zanzibar": 1}'""", "pinned": "true", "version": "9", "importance": "9",
+    "tags": """'["zanzibar"]'""", "metadata": """'{"zanzibar": 1}'""", "pinned": "true", "version": "9",
+    "importance": "9", "supersedes_id": "id", "success_count": "0", "harmful_count": "0",
 }  # fmt: skip
 BY_TYPE = {
     "text": "'zanzibar'", "uuid": "gen_random_uuid()", "integer": "7", "double precision": "0.125",
