@@ -30,6 +30,7 @@ from butler_memory.domain.requests import (
     StoreEpisode,
     StoreFact,
     StoreRule,
+    StreamActivity,
     parse,
 )
 from butler_memory.domain.schedule import Timetable
@@ -38,6 +39,7 @@ from butler_memory.postgres import memories, served, stats
 from butler_memory.postgres.changes import plain_json
 from butler_memory.postgres.database import Conn
 from butler_memory.retrieval import search
+from butler_memory.retrieval.activity import activity
 from butler_memory.retrieval.context import Context, again, contexts
 from butler_memory.retrieval.reader import Reader
 from butler_memory.retrieval.replay import replay
@@ -219,6 +221,11 @@ class Memory:
             lambda conn: memories.newest(conn, who.tenant, kind, list(scopes) if scopes else None, states, limit),
         )
         return [plain_json(record_shape(memory, now)) for memory in found]
+
+    async def activity_stream(self, who: Principal, arguments: Mapping[str, Any]) -> Json:
+        request = self._parse(StreamActivity, arguments)
+        found = await activity(self._desk.database, who, request, self._clock())
+        return found.as_dict() | {"request_context": request.request_context.given()}
 
     async def replay(self, who: Principal, *, verify: bool, progress: Callable[[int], None]) -> Json:
         """The fold of all events of the caller's tenant; with `verify`, in what the tables differ from it (L3)."""
