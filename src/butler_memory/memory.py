@@ -41,6 +41,7 @@ from butler_memory.postgres.database import Conn
 from butler_memory.retrieval import search
 from butler_memory.retrieval.activity import activity
 from butler_memory.retrieval.context import Context, again, contexts
+from butler_memory.retrieval.history import history
 from butler_memory.retrieval.reader import Reader
 from butler_memory.retrieval.replay import replay
 from butler_memory.retrieval.search import Answer
@@ -225,6 +226,12 @@ class Memory:
     async def activity_stream(self, who: Principal, arguments: Mapping[str, Any]) -> Json:
         request = self._parse(StreamActivity, arguments)
         found = await activity(self._desk.database, who, request, self._clock())
+        return found.as_dict() | {"request_context": request.request_context.given()}
+
+    async def history(self, who: Principal, arguments: Mapping[str, Any]) -> Json:
+        """Everything that happened to one memory, told in words (L4)."""
+        request = self._parse(OneMemory, arguments)
+        found = await history(self._desk.database, who, request)
         return found.as_dict() | {"request_context": request.request_context.given()}
 
     async def replay(self, who: Principal, *, verify: bool, progress: Callable[[int], None]) -> Json:
