@@ -9,7 +9,7 @@ import sys
 import typer
 from typer.exceptions import TyperException
 
-from butler_memory.cli import database, doctor, memories, predicates, reading, rules, screen, serving, tokens
+from butler_memory.cli import database, doctor, history, memories, predicates, reading, rules, screen, serving, tokens
 from butler_memory.cli.session import Session, command
 from butler_memory.domain.kinds import Standing
 from butler_memory.errors import ButlerMemoryError, InvalidInput
@@ -97,12 +97,15 @@ def build() -> typer.Typer:
     app.command("edit")(command(memories.edit, *MEMORY))
     app.command("forget")(command(memories.forget, *MEMORY))
     app.command("restore")(command(memories.restore, *MEMORY))
+    app.command("history")(command(history.history, *MEMORY))
+    app.command("activity")(command(history.activity, *MEMORY))
     app.command("stats")(command(memories.stats, *MEMORY))
     app.add_typer(_served_commands(), name="served")
     app.add_typer(_rule_commands(), name="rule")
     app.add_typer(_token_commands(), name="token")
     app.add_typer(_predicate_commands(), name="predicates")
     app.add_typer(_database_commands(), name="db")
+    app.command("replay")(command(history.replay, *MEMORY))
     app.command("doctor")(command(doctor.doctor, *PLACE))
     app.command("version")(command(version, "json"))
     return app
