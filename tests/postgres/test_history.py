@@ -42,7 +42,7 @@ async def test_a_fact_that_was_superseded_names_who_came_before_and_after(ask: C
     third = await ask.edit(second, content="Initech")
     assert await life_of(ask, first) == [
         "stored by butler health in session monday as the user said it: User's employer is Acme",
-        "confirmed by butler health in session thursday: importance from 5 to 8; tags from none to work",
+        "said again by butler health in session thursday: importance from 5 to 8; tags from none to work",
         f"superseded by fact {second['id']} (User's employer is Globex)",
     ]
     assert await life_of(ask, second) == [
@@ -102,6 +102,7 @@ async def test_a_fact_that_fades_comes_back_and_is_forgotten(ask: Caller, engine
 
 async def test_a_rule_rises_falls_and_becomes_a_warning(ask: Caller, admin: Principal) -> None:
     rule = await ask.rule("Be brief")
+    await ask.in_session("later").rule("be brief!")
     for _ in range(5):
         await ask.call("mark_helpful", {"rule_id": rule["id"]})
     await ask.call("mark_harmful", {"rule_id": rule["id"], "reason": "It was rude"})
@@ -109,8 +110,9 @@ async def test_a_rule_rises_falls_and_becomes_a_warning(ask: Caller, admin: Prin
         await ask.as_(admin).call("set_standing", {"rule_id": rule["id"], "standing": standing})
     told = await life_of(ask, rule)
     assert told[:1] == ["stored by butler health as an agent understood it: Be brief"]
-    assert told[1:6] == ["marked helpful by butler health"] * 5
-    assert told[6:] == [
+    assert told[1] == "said again by butler health in session later"
+    assert told[2:7] == ["marked helpful by butler health"] * 5
+    assert told[7:] == [
         "promoted to established after 5 helpful marks",
         "marked harmful by butler health: It was rude",
         "demoted to candidate after 1 harmful mark",

@@ -16,6 +16,7 @@ from butler_memory.domain.sentence import line_of_fact, one_line
 from butler_memory.domain.story import (
     GONE,
     Happened,
+    confirmation,
     days_unconfirmed,
     failure,
     level,
@@ -113,7 +114,9 @@ def _tell(event: Happened, before: State, after: State, began: Sequence[Kin]) ->
         case EventType.SUPERSEDED:
             return next((each.told for each in began if _is_successor(each)), "superseded")
         case EventType.CONFIRMED:
-            return _with(f"confirmed {by}{_session(event)}", _back_to_life(before), *_changes(before, after))
+            return _with(
+                f"{confirmation(event)} {by}{_session(event)}", _back_to_life(before), *_changes(before, after)
+            )
         case EventType.REVISED:
             return _with(f"changed {by}", *_changes(before, after))
         case EventType.LINKED:

@@ -77,7 +77,7 @@ def _deed(event: Happened, memory: AnyMemory | None) -> str:
         case EventType.SUPERSEDED:
             return "superseded"
         case EventType.CONFIRMED:
-            return "confirmed"
+            return confirmation(event)
         case EventType.REVISED:
             return "changed"
         case EventType.LINKED:
@@ -129,6 +129,10 @@ def _unconfirmed(event: Happened, memory: AnyMemory | None) -> str:
 def days_unconfirmed(since: datetime, until: datetime) -> str:
     days = int(days_between(since, until))
     return f"{days} day" if days == 1 else f"{days} days"
+
+
+def confirmation(event: Happened) -> str:
+    return "said again" if event.payload.get("said_again") else "confirmed"
 
 
 def level(event: Happened) -> str:

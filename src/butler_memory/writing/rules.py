@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -28,7 +29,7 @@ from butler_memory.postgres.changes import Change, Link, apply
 from butler_memory.postgres.database import Conn
 from butler_memory.security.principal import GLOBAL, Principal, writable_scope
 from butler_memory.writing.desk import CLOSE, Desk, Written, author_of, repeat_key, repeated
-from butler_memory.writing.facts import SAID
+from butler_memory.writing.facts import SAID, SAID_AGAIN
 from butler_memory.writing.vectors import Ticket
 
 
@@ -56,7 +57,7 @@ async def store_rule(
             said = await memories.said_in_session(conn, who.tenant, MemoryType.RULE, [known.id], author.session, SAID)
             if said and not derived:
                 return Written(MemoryType.RULE, known.id, WriteOutcome.DUPLICATE, known.condition)
-            await apply(conn, author, [confirm_rule(desk, known, now, derived)])
+            await apply(conn, author, [replace(confirm_rule(desk, known, now, derived), noted=SAID_AGAIN)])
             return Written(MemoryType.RULE, known.id, WriteOutcome.CONFIRMED, RuleStatus.ACTIVE, links=derived)
         ticket.require()
         links = derived + await _related(conn, desk, who.tenant, scope, ticket)
