@@ -52,6 +52,21 @@ async def test_a_fact_that_was_superseded_names_who_came_before_and_after(ask: C
     ]
 
 
+async def test_a_fact_that_was_superseded_twice_names_each_successor_at_its_time(ask: Caller, hands: Hands) -> None:
+    fact = await ask.fact("Acme")
+    hands.pass_(days=1)
+    second = await ask.fact("Globex")
+    hands.pass_(days=1)
+    await ask.restore(fact, replace=True)
+    hands.pass_(days=1)
+    third = await ask.fact("Initech")
+    assert (await life_of(ask, fact))[1:] == [
+        f"superseded by fact {second['id']} (User's employer is Globex)",
+        f"restored by butler health: in place of fact {second['id']} (User's employer is Globex)",
+        f"superseded by fact {third['id']} (User's employer is Initech)",
+    ]
+
+
 async def test_a_history_has_its_shape(ask: Caller) -> None:
     old = await ask.fact("Acme")
     new = await ask.call(

@@ -79,6 +79,7 @@ async def home(engine: Engine, ask: Caller, admin: Principal, urls: Urls, hands:
     await ask.in_session("later").user_says("Acme", importance=8)
     await ask.fact("peanuts", "allergy", permanence="permanent", metadata={"n": {"deep": [1, 2.5, None]}})
     rule = await ask.rule("Be brief")
+    hands.pass_(hours=1)
     for outcome in ("mark_helpful", "mark_harmful"):
         await ask.call(outcome, {"rule_id": rule["id"], "reason": "it went so"})
     episode = await ask.episode("It rained", session_id="s")
@@ -216,6 +217,14 @@ async def test_l3_what_an_event_says_against_the_row_is_named_by_its_column(home
         f"UPDATE memory.memory_events SET payload = payload #- '{{set,confidence}}' WHERE id = {event}",
     )
     assert await home.differences() == [("fact", home.fact, Fault.COLUMN, "confidence")]
+
+
+async def test_l3_a_number_is_no_truth_value(home: Home) -> None:
+    event = await event_of(home, home.rule, 3)
+    await home.tamper(
+        f"UPDATE memory.memory_events SET payload = jsonb_set(payload, '{{set,pinned}}', '0') WHERE id = {event}"
+    )
+    assert await home.differences() == [("rule", home.rule, Fault.COLUMN, "pinned")]
 
 
 async def test_l3_an_event_that_sets_what_it_must_not_is_named(home: Home) -> None:
