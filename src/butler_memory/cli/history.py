@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections.abc import Iterable
@@ -82,6 +81,8 @@ async def _activity(session: Session, arguments: Json) -> None:
 
 async def _follow(session: Session, arguments: Json) -> None:
     """With --json one event is one line, so that a program can read them as they come."""
+    import asyncio
+
     async with session.memory() as (engine, who):
         while True:
             found = await engine.memory.activity_stream(who, arguments)
