@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
@@ -34,6 +34,7 @@ from butler_memory.domain.requests import (
     StoreFact,
     StoreMemory,
     StoreRule,
+    StreamActivity,
     parse,
 )
 from butler_memory.domain.schedule import Timetable
@@ -43,8 +44,11 @@ from butler_memory.postgres import important, memories, served, stats
 from butler_memory.postgres.changes import plain_json
 from butler_memory.postgres.database import Conn
 from butler_memory.retrieval import search
+from butler_memory.retrieval.activity import activity
 from butler_memory.retrieval.context import Context, again, contexts
+from butler_memory.retrieval.history import history
 from butler_memory.retrieval.reader import Reader
+from butler_memory.retrieval.replay import replay
 from butler_memory.retrieval.search import Answer
 from butler_memory.retrieval.standing import jobs_shape, stats_shape
 from butler_memory.security.principal import Principal, own_butler, readable_scopes, require_admin
@@ -270,6 +274,22 @@ class Memory:
             lambda conn: memories.newest(conn, who.tenant, kind, list(scopes) if scopes else None, states, limit),
         )
         return [plain_json(record_shape(memory, now)) for memory in found]
+
+    async def activity_stream(self, who: Principal, arguments: Mapping[str, Any]) -> Json:
+        request = self._parse(StreamActivity, arguments)
+        found = await activity(self._desk.database, who, request, self._clock())
+        return found.as_dict() | {"request_context": request.request_context.given()}
+
+    async def history(self, who: Principal, arguments: Mapping[str, Any]) -> Json:
+        """Everything that happened to one memory, told in words (L4)."""
+        request = self._parse(OneMemory, arguments)
+        found = await history(self._desk.database, who, request)
+        return found.as_dict() | {"request_context": request.request_context.given()}
+
+    async def replay(self, who: Principal, *, verify: bool, progress: Callable[[int], None]) -> Json:
+        """The fold of all events of the caller's tenant; with `verify`, in what the tables differ from it (L3)."""
+        require_admin(who)
+        return (await replay(self._desk.database, who.tenant, verify=verify, progress=progress)).as_dict()
 
     async def predicates(self, who: Principal) -> Registry:
         return await predicates.registry(self._desk, who)

@@ -159,6 +159,7 @@ READS: dict[str, dict[str, Any]] = {
     "recall": {"topic": PROMPT, "scope": "*", "min_confidence": 0},
     "context": {"trigger_prompt": PROMPT, "butler": "health"},
     "context_batch": {"requests": [{"trigger_prompt": PROMPT}, {}, {"butler": "health"}]},
+    "activity_stream": {"scope": "*"},
 }
 
 
@@ -174,12 +175,13 @@ async def test_t3_no_read_finds_anything_of_another_tenant(
 
 def _own(name: str) -> dict[str, Any]:
     """What only an admin may ask for is left out where a butler asks."""
-    return {"scope": None} if name in ("search", "recall") else {}
+    return {"scope": None} if name in ("search", "recall", "activity_stream") else {}
 
 
 def _said(answer: dict[str, Any]) -> str:
     """Contents and blocks, without ids or ages that could hold a word by chance."""
     results = answer.get("results", [answer])
+    results += [{"content": event["summary"]} for event in answer.get("events", [])]
     said = (f"{r.get('subject')} is {r.get('content')} {r.get('block')}" for r in results)
     return " ".join(said).lower()
 

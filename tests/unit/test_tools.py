@@ -11,6 +11,7 @@ from butler_memory.memory import Memory
 
 READING = {
     "memory_recall", "memory_search", "memory_context", "memory_context_batch", "memory_get", "memory_stats",
+    "memory_activity_stream",
 }  # fmt: skip
 
 # Names and parameters that clients rely on (seeds 002 and 003), without the additive ones.
@@ -26,6 +27,7 @@ STABLE = {
     "memory_mark_harmful": {"rule_id", "reason"},
     "memory_forget": {"type", "id"},
     "memory_stats": {"scope"},
+    "memory_activity_stream": {"since", "scope"},
     "memory_context": {"trigger_prompt", "butler", "token_budget"},
 }
 

@@ -13,6 +13,7 @@ from butler_memory.cli import (
     consolidation,
     database,
     doctor,
+    history,
     jobs,
     memories,
     predicates,
@@ -138,6 +139,8 @@ def build() -> typer.Typer:
     app.command("confirm")(command(memories.confirm, *MEMORY))
     app.command("forget")(command(memories.forget, *MEMORY))
     app.command("restore")(command(memories.restore, *MEMORY))
+    app.command("history")(command(history.history, *MEMORY))
+    app.command("activity")(command(history.activity, *MEMORY))
     app.command("stats")(command(memories.stats, *MEMORY))
     app.add_typer(_served_commands(), name="served")
     app.add_typer(_rule_commands(), name="rule")
@@ -149,6 +152,7 @@ def build() -> typer.Typer:
     app.add_typer(_token_commands(), name="token")
     app.add_typer(_predicate_commands(), name="predicates")
     app.add_typer(_database_commands(), name="db")
+    app.command("replay")(command(history.replay, *MEMORY))
     app.command("doctor")(command(doctor.doctor, *PLACE))
     app.command("version")(command(version, "json"))
     return app

@@ -76,6 +76,15 @@ class Session:
         async with self.engine(embeds=embeds) as engine:
             yield engine, await _operator(engine, self.tenant)
 
+    @asynccontextmanager
+    async def every_memory(self) -> AsyncIterator[tuple[Engine, list[Principal]]]:
+        """The engine, and an admin of each tenant that there is."""
+        from butler_memory.postgres import access
+
+        async with self.engine() as engine:
+            tenants = await engine.database.run_as_worker(access.tenants)
+            yield engine, [await _operator(engine, tenant) for tenant in tenants]
+
 
 async def _operator(engine: Engine, tenant: str) -> Principal:
     """An admin of the tenant: by the token that `up` keeps, or as whoever may open the database anyway."""

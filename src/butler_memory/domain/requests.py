@@ -369,6 +369,28 @@ class Stats(Request):
     scope: Scope | None = None
 
 
+LONGEST_CURSOR = 18  # digits that a bigint surely holds
+
+
+def _cursor(value: Any) -> Any:
+    """Models send a number as text, or text as a number."""
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if not isinstance(text, str) or not text.isascii() or not text.isdigit() or len(text) > LONGEST_CURSOR:
+        raise PydanticCustomError("bad_cursor", "must be the 'next' of an earlier answer")
+    return int(text)
+
+
+Cursor = Annotated[int, BeforeValidator(_cursor), WithJsonSchema({"type": "string"})]
+
+
+class StreamActivity(Request):
+    """What happened after `since`; without it, the latest."""
+
+    since: Cursor | None = None
+    scope: Scope | None = None
+    limit: Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=200)] = 50
+
+
 def _not_none(types: list[MemoryType]) -> list[MemoryType]:
     if not types:
         raise PydanticCustomError("blank", "must name at least one of episode, fact, rule")

@@ -27,6 +27,7 @@ from butler_memory.domain.requests import (
     StoreFact,
     StoreMemory,
     StoreRule,
+    StreamActivity,
 )
 from butler_memory.mcp_server.schemas import input_schema
 from butler_memory.memory import Memory
@@ -186,6 +187,14 @@ TOOLS: tuple[ToolSpec, ...] = (
         "Counts by type and state, and the backlog of episodes that wait for consolidation.",
         Stats,
         Memory.stats,
+        reads=True,
+    ),
+    ToolSpec(
+        "memory_activity_stream",
+        "What happened to memories, oldest first. Give 'next' of an answer as 'since' of the next call and nothing "
+        "is missed; without since, the latest.",
+        StreamActivity,
+        Memory.activity_stream,
         reads=True,
     ),
 )

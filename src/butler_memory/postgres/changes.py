@@ -165,6 +165,9 @@ async def _write_event(conn: Conn, author: Author, change: Change) -> None:
     if links:
         payload["links"] = links
     body = {"set": text, **change.said}
+    has_body = bool(text or change.said)
+    if has_body:
+        payload["body"] = True  # so that a text which is gone can be told from one that never was
     await conn.execute(
         """
         WITH event AS (
@@ -188,7 +191,7 @@ async def _write_event(conn: Conn, author: Author, change: Change) -> None:
             "request": author.request_id,
             "payload": Jsonb(plain_json(payload)),
             "body": Jsonb(plain_json(body)),
-            "has_body": bool(text or change.said),
+            "has_body": has_body,
         },
     )
 

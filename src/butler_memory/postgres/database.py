@@ -23,6 +23,11 @@ APP_CONNECTIONS = 10
 WORKER_CONNECTIONS = 3
 WAIT_FOR_CONNECTION_SECONDS = 5.0
 STATEMENT_TIMEOUT = "15s"
+# Streaming all events of a tenant takes longer than any other read, and may wait for who reads it.
+STREAMING = (
+    "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY;"
+    " SET LOCAL statement_timeout = '5min'; SET LOCAL idle_in_transaction_session_timeout = '5min'"
+)
 # A close waits this long for reads that were left, and then breaks their connections.
 CLOSE_WITHIN_SECONDS = 1.0
 # First try, one retry for each thing that passes by itself, and a few for heavy contention on one row.
@@ -57,6 +62,12 @@ class Database:
         if not tenant:
             raise Unavailable("No tenant is set.", reason="no_tenant")
         return await _in_turn(self._app, tenant, work)
+
+    async def snapshot(self, tenant: str, work: Callable[[Conn], Awaitable[T]]) -> T:
+        """`work` that streams what one tenant had at one moment (L3); done again from the start like any other."""
+        if not tenant:
+            raise Unavailable("No tenant is set.", reason="no_tenant")
+        return await _in_turn(self._app, tenant, work, STREAMING)
 
     async def read(self, tenant: str, work: Callable[[Conn], Awaitable[T]]) -> T:
         """`work` that only reads: its first statement travels with the one that sets the tenant.
@@ -98,10 +109,12 @@ async def _ended(left: set[asyncio.Task[Any]]) -> None:
             task.cancel()
 
 
-async def _in_turn(pool: AsyncConnectionPool[Conn], tenant: str, work: Callable[[Conn], Awaitable[T]]) -> T:
+async def _in_turn(
+    pool: AsyncConnectionPool[Conn], tenant: str, work: Callable[[Conn], Awaitable[T]], opening: str = ""
+) -> T:
     for attempt in range(1, TRIES + 1):
         try:
-            return await _once(pool, tenant, work)
+            return await _once(pool, tenant, work, opening)
         except (Contended, *PASSING) as error:
             if attempt == TRIES:
                 raise Unavailable("Too many writers on the same memory.", reason="contended") from error
@@ -112,12 +125,12 @@ async def _in_turn(pool: AsyncConnectionPool[Conn], tenant: str, work: Callable[
     raise AssertionError("unreachable")
 
 
-async def _once(pool: AsyncConnectionPool[Conn], tenant: str, work: Callable[[Conn], Awaitable[T]]) -> T:
+async def _once(pool: AsyncConnectionPool[Conn], tenant: str, work: Callable[[Conn], Awaitable[T]], opening: str) -> T:
     try:
         # After a restart of the server all pooled connections are dead: leave them one by one, then a new one comes.
         for _ in range(pool.max_size + 1):
             async with pool.connection(timeout=WAIT_FOR_CONNECTION_SECONDS) as conn:
-                if await _began(conn, tenant):
+                if await _began(conn, tenant, opening):
                     return await work(conn)
     except PoolTimeout:
         raise Unavailable("The database does not answer.", reason="no_connection") from None
@@ -138,9 +151,11 @@ async def _read_once(pool: AsyncConnectionPool[Conn], tenant: str, work: Callabl
     raise Unavailable("The database connection was lost.", reason="connection_lost")
 
 
-async def _began(conn: Conn, tenant: str) -> bool:
+async def _began(conn: Conn, tenant: str, opening: str) -> bool:
     """Opens the transaction; nothing has been done yet, so a dead connection can simply be left."""
     try:
+        if opening:
+            await conn.execute(opening)
         await conn.execute("SELECT set_config('memory.tenant', %s, true)", [tenant])
     except psycopg.OperationalError:
         await conn.close()

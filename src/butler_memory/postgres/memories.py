@@ -28,6 +28,18 @@ async def find(conn: Conn, tenant: str, kind: MemoryType, memory_id: UUID, *, lo
     return RECORDS[kind].from_row(row) if row else None
 
 
+async def find_many(conn: Conn, tenant: str, kind: MemoryType, ids: Sequence[UUID]) -> dict[UUID, AnyMemory]:
+    if not ids:
+        return {}
+    found = await conn.execute(
+        sql.SQL("SELECT {} FROM memory.{} WHERE tenant_id = %s AND id = ANY(%s)").format(
+            columns_of(kind), sql.Identifier(TABLES[kind])
+        ),
+        [tenant, list(ids)],
+    )
+    return {row["id"]: RECORDS[kind].from_row(row) for row in await found.fetchall()}
+
+
 async def beside(conn: Conn, tenant: str, kind: MemoryType, memory_id: UUID) -> dict[str, Any]:
     """What is known of a memory outside of its events: which model made its vector, and how often it was used."""
     found = await conn.execute(

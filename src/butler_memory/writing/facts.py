@@ -53,6 +53,8 @@ from butler_memory.writing.vectors import Ticket
 
 # Events that mean: this was said in that session.
 SAID = (EventType.CREATED, EventType.CONFIRMED)
+# Tells a confirmation by the same words from one by memory_confirm.
+SAID_AGAIN = {"said_again": True}
 
 
 async def store_fact(
@@ -193,7 +195,7 @@ class Statement:
     async def _strengthen(self, conn: Conn, decision: Strengthen) -> Written:
         change = strengthen(self.desk, decision.existing, self.now, confirm=decision.confirms, changes=decision.changes)
         links = self._evidence_links()
-        await apply(conn, self.author, [replace(change, links=links)])
+        await apply(conn, self.author, [replace(change, links=links, noted=SAID_AGAIN)])
         outcome = WriteOutcome.CONFIRMED if decision.confirms else WriteOutcome.DUPLICATE
         state = change.values.get("validity", decision.existing.validity)
         return Written(MemoryType.FACT, decision.existing.id, outcome, str(state), links=links)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -29,7 +29,7 @@ from butler_memory.postgres.changes import Author, Change, Link, apply
 from butler_memory.postgres.database import Conn
 from butler_memory.security.principal import GLOBAL, Principal, writable_scope
 from butler_memory.writing.desk import CLOSE, Desk, Written, author_of, repeat_key, repeated
-from butler_memory.writing.facts import SAID
+from butler_memory.writing.facts import SAID, SAID_AGAIN
 from butler_memory.writing.vectors import Ticket
 
 
@@ -85,7 +85,8 @@ class Saying:
         )
         if said and not self.derived:
             return Written(MemoryType.RULE, known.id, WriteOutcome.DUPLICATE, known.condition)
-        await apply(conn, self.author, [confirm_rule(self.desk, known, self.author.now, self.derived)])
+        again = replace(confirm_rule(self.desk, known, self.author.now, self.derived), noted=SAID_AGAIN)
+        await apply(conn, self.author, [again])
         return Written(MemoryType.RULE, known.id, WriteOutcome.CONFIRMED, RuleStatus.ACTIVE, links=self.derived)
 
     async def _create(self, conn: Conn, word_set: str) -> Written:
