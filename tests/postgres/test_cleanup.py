@@ -50,10 +50,9 @@ async def set_status(urls: Urls, status: str, *episodes: Json) -> None:
                 WITH changed AS (UPDATE memory.episodes SET consolidation_status = %(status)s, version = version + 1
                                  WHERE id = %(id)s RETURNING *)
                 INSERT INTO memory.memory_events (tenant_id, event_type, entity_type, entity_id, entity_version,
-                                                  occurred_at, actor, payload, xid)
+                                                  occurred_at, actor, payload)
                 SELECT tenant_id, 'consolidated', 'episode', id, version, created_at, 'test',
-                       jsonb_build_object('set', jsonb_build_object('consolidation_status', %(status)s::text)),
-                       pg_current_xact_id()
+                       jsonb_build_object('set', jsonb_build_object('consolidation_status', %(status)s::text))
                 FROM changed
                 """,
                 {"status": status, "id": episode["id"]},

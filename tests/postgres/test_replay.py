@@ -302,8 +302,8 @@ class TestDeleted:
         async with owner_connection(gone.urls) as conn:
             await conn.execute(
                 "INSERT INTO memory.memory_events (tenant_id, event_type, entity_type, entity_id, entity_version,"
-                " occurred_at, actor, payload, xid) SELECT tenant_id, 'requeued', entity_type, entity_id, 3,"
-                " occurred_at, actor, '{}', xid FROM memory.memory_events WHERE entity_id = %s AND entity_version = 2",
+                " occurred_at, actor, payload) SELECT tenant_id, 'requeued', entity_type, entity_id, 3,"
+                " occurred_at, actor, '{}' FROM memory.memory_events WHERE entity_id = %s AND entity_version = 2",
                 [gone.episode],
             )
         assert ("episode", gone.episode, Fault.EVENT_ORDER, "version 3") in await gone.differences()

@@ -73,7 +73,7 @@ APPENDIX_A = {
     "refs": "tenant_id type id reference_count last_referenced_at",
     "memory_links": "tenant_id relation created_at",
     "memory_events": "id tenant_id event_type entity_type entity_id entity_version occurred_at actor request_id"
-    " payload xid",
+    " payload",
     "memory_event_bodies": "tenant_id event_id body",
     "rule_applications": "tenant_id rule_id session_id outcome reason request_id",
     "served_contexts": "tenant_id id",

@@ -172,9 +172,8 @@ async def _write_event(conn: Conn, author: Author, change: Change) -> None:
         """
         WITH event AS (
             INSERT INTO memory.memory_events (tenant_id, event_type, entity_type, entity_id, entity_version,
-                                              occurred_at, actor, request_id, payload, xid)
-            VALUES (%(tenant)s, %(event)s, %(type)s, %(id)s, %(version)s, %(now)s, %(actor)s, %(request)s, %(payload)s,
-                    pg_current_xact_id())
+                                              occurred_at, actor, request_id, payload)
+            VALUES (%(tenant)s, %(event)s, %(type)s, %(id)s, %(version)s, %(now)s, %(actor)s, %(request)s, %(payload)s)
             RETURNING id
         )
         INSERT INTO memory.memory_event_bodies (tenant_id, event_id, body)

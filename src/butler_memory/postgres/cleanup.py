@@ -107,9 +107,9 @@ async def bury(conn: Conn, author: Author, doomed: Sequence[Doomed], digests: Se
             DELETE FROM memory.episodes e USING gone WHERE e.tenant_id = %(tenant)s AND e.id = gone.id RETURNING e.id
         )
         INSERT INTO memory.memory_events (tenant_id, event_type, entity_type, entity_id, entity_version, occurred_at,
-                                          actor, payload, xid)
+                                          actor, payload)
         SELECT %(tenant)s, %(event)s, 'episode', gone.id, gone.version + 1, %(now)s, %(actor)s,
-               jsonb_build_object('set', '{}'::jsonb, 'reason', gone.reason), pg_current_xact_id()
+               jsonb_build_object('set', '{}'::jsonb, 'reason', gone.reason)
         FROM gone JOIN deleted USING (id) ORDER BY gone.id
         """,
         {

@@ -37,10 +37,10 @@ changed AS (
 ),
 written AS (
     INSERT INTO memory.memory_events (tenant_id, event_type, entity_type, entity_id, entity_version, occurred_at,
-                                      actor, payload, xid)
+                                      actor, payload)
     SELECT %(tenant)s, step.event, %(type)s, changed.id, changed.before + step.n, %(now)s, %(actor)s,
            CASE WHEN step.n = 1 THEN jsonb_build_object('set', jsonb_build_object(%(state)s::text, %(to)s::text))
-                ELSE jsonb_build_object('set', '{{}}'::jsonb, 'asks', changed.asks) END, pg_current_xact_id()
+                ELSE jsonb_build_object('set', '{{}}'::jsonb, 'asks', changed.asks) END
     FROM changed CROSS JOIN unnest(%(events)s::text[]) WITH ORDINALITY AS step(event, n)
     ORDER BY changed.id, step.n
 )
@@ -131,9 +131,9 @@ async def set_fading_times(
                 RETURNING m.id, m.version
             )
             INSERT INTO memory.memory_events (tenant_id, event_type, entity_type, entity_id, entity_version,
-                                              occurred_at, actor, payload, xid)
+                                              occurred_at, actor, payload)
             SELECT %(tenant)s, 'revised', %(type)s, changed.id, changed.version, %(now)s, %(actor)s,
-                   jsonb_build_object('set', p.said), pg_current_xact_id()
+                   jsonb_build_object('set', p.said)
             FROM changed JOIN unnest(%(ids)s::uuid[], %(said)s::jsonb[]) AS p(id, said) USING (id)
             """
         ).format(table=sql.Identifier(TABLES[kind])),

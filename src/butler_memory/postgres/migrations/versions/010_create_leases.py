@@ -62,9 +62,6 @@ def upgrade() -> None:
     )
     t.run("CREATE INDEX job_runs_by_time ON memory.job_runs (tenant_id, job, finished_at DESC)")
     t.protect("job_runs", app="SELECT, DELETE", worker="SELECT, INSERT")
-    # Which transaction wrote an event: who reads the feed waits for those that are not over yet, and misses none.
-    t.run("ALTER TABLE memory.memory_events ADD COLUMN xid xid8 NOT NULL DEFAULT pg_current_xact_id()")
-    t.run("ALTER TABLE memory.memory_events ALTER COLUMN xid DROP DEFAULT")
     # What waits to be asked about is what is fading and important: a query, not rows that could go stale (J3).
     t.run("ALTER TABLE memory.reviews DROP CONSTRAINT kind_known")
     t.run(f"ALTER TABLE memory.reviews ADD {t.one_of('kind', 'contradiction', 'proposal')}")
