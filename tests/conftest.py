@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -135,10 +135,10 @@ async def open_engine(urls: Urls, tmp_path: Path, hands: Hands) -> AsyncIterator
     """Opens engines on the test's database; closes them all after the test."""
     async with AsyncExitStack() as stack:
 
-        async def make(embedder: Embedder | None = None, **environ: str) -> Engine:
+        async def make(embedder: Embedder | None = None, *, older: Sequence[Embedder] = (), **environ: str) -> Engine:
             settings = settings_for(urls, tmp_path, **environ)
             return await stack.enter_async_context(
-                bootstrap.open_engine(settings, embedder=embedder or FakeEmbedder(), clock=hands)
+                bootstrap.open_engine(settings, embedder=embedder or FakeEmbedder(), older=older, clock=hands)
             )
 
         yield make

@@ -257,3 +257,25 @@ async def wish(conn: Conn, tenant: str, butler: str, job: JobName, now: datetime
         """,
         {"tenant": tenant, "butler": butler, "job": job, "now": now, "at": at},
     )
+
+
+async def hurry(conn: Conn, job: JobName, tenants: Sequence[str], now: datetime) -> None:
+    """The same for whole tenants, as the worker: their job is due now."""
+    await conn.execute(
+        """
+        INSERT INTO memory.shards (tenant_id, butler, kind, created_at, next_run_at, attempts, lease_token, memo)
+        SELECT tenant, '', %(job)s, %(now)s, %(now)s, 0, 0, '{}' FROM unnest(%(tenants)s::text[]) AS t (tenant)
+        ON CONFLICT (tenant_id, butler, kind) DO UPDATE SET next_run_at = excluded.next_run_at
+        WHERE shards.attempts = 0 AND shards.next_run_at > excluded.next_run_at
+        """,
+        {"job": job, "now": now, "tenants": list(tenants)},
+    )
+
+
+async def again_at(conn: Conn, lease: Lease, at: datetime) -> None:
+    """Who holds the shard wants it to run again at `at` or sooner."""
+    await conn.execute(
+        "UPDATE memory.shards SET next_run_at = least(next_run_at, %s)"
+        " WHERE tenant_id = %s AND butler = %s AND kind = %s",
+        [at, lease.tenant, lease.butler, lease.job],
+    )

@@ -53,7 +53,8 @@ async def store_fact(
     require_writer(who)
     scopes = [writable_scope(who, request.scope)] if request.scope else list(who.own_scopes)
     tenant = await desk.tenant(who.tenant)
-    ticket = await desk.vectors.soon(line_of_fact(request.subject, request.predicate, request.content))
+    line = line_of_fact(request.subject, request.predicate, request.content)
+    ticket = await desk.vectors.soon(who.tenant, line)
     job = _Job(desk, who, request, now, tuple(evidence), tenant, ticket, author_of(who, request, now))
     written = await desk.write(who.tenant, ticket, lambda conn: job.run(conn, scopes))
     if written.outcome in (WriteOutcome.CREATED, WriteOutcome.SUPERSEDED):
@@ -240,7 +241,7 @@ class _Job:
         if vector is None:
             return ()
         where = {"subject_key": place.subject_key, "predicate_key": place.predicate_key, "scope": place.scope}
-        close = await facts.close_values(conn, self.who.tenant, where, vector, self.desk.vectors.version, CLOSE)
+        close = await facts.close_values(conn, self.who.tenant, where, vector, self.ticket.version, CLOSE)
         return tuple(Link(Relation.RELATED_TO, MemoryType.FACT, other) for other in close)
 
     async def _new_evidence(self, conn: Conn, fact: Fact) -> tuple[Link, ...]:

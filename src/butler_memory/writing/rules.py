@@ -38,7 +38,7 @@ async def store_rule(
     scope = writable_scope(who, request.scope or GLOBAL)
     secret = (await desk.tenant(who.tenant)).digest_key
     author = author_of(who, request, now)
-    ticket = await desk.vectors.soon(one_line(request.content))
+    ticket = await desk.vectors.soon(who.tenant, one_line(request.content))
     given = request.idempotency_key
     again = repeat_key(secret, who, MemoryType.RULE, given) if given else None
     derived = tuple(Link(Relation.DERIVED_FROM, MemoryType.EPISODE, episode) for episode in evidence)
@@ -115,7 +115,7 @@ def confirm_rule(desk: Desk, rule: Rule, now: datetime, links: tuple[Link, ...] 
 async def _related(conn: Conn, desk: Desk, tenant: str, scope: str, ticket: Ticket) -> tuple[Link, ...]:
     if ticket.vector is None:
         return ()
-    close = await rules.close_rules(conn, tenant, scope, ticket.vector, desk.vectors.version, CLOSE)
+    close = await rules.close_rules(conn, tenant, scope, ticket.vector, ticket.version, CLOSE)
     return tuple(Link(Relation.RELATED_TO, MemoryType.RULE, other) for other in close)
 
 
