@@ -45,8 +45,10 @@ async def add_tenant(conn: Conn, tenant: str, many_valued: bool, version: str, d
             VALUES (%(tenant)s, %(key)s, %(many_valued)s, %(version)s, %(now)s) ON CONFLICT DO NOTHING
             RETURNING tenant_id
         )
-        INSERT INTO memory.embedding_versions (tenant_id, version, model, dimensions, state, created_at)
-        SELECT tenant_id, %(version)s, split_part(%(version)s, '@', 1), %(dimensions)s, 'current', %(now)s FROM made
+        INSERT INTO memory.embedding_versions
+            (tenant_id, version, model, dimensions, state, created_at, current_since)
+        SELECT tenant_id, %(version)s, split_part(%(version)s, '@', 1), %(dimensions)s, 'current', %(now)s, %(now)s
+        FROM made
         """,
         {
             "tenant": tenant,

@@ -46,38 +46,54 @@ async def others(conn: Conn, version: str) -> list[Other]:
     return [Other(**row) for row in await found.fetchall()]
 
 
-async def answers_from(conn: Conn, tenant: str) -> str | None:
-    """None where nobody has said so yet, which is before the first run of the job."""
+@dataclass(frozen=True)
+class Known:
+    """What a tenant's records say of its versions."""
+
+    current: str | None  # None where nobody has said so yet, which is before the first run of the job
+    since: datetime | None
+    retired: frozenset[str]
+
+
+async def known(conn: Conn, tenant: str) -> Known:
     found = await conn.execute("SELECT embedding_version FROM memory.tenants WHERE tenant_id = %s", [tenant])
     row = await found.fetchone()
-    return row["embedding_version"] if row else None
-
-
-async def is_retired(conn: Conn, tenant: str, version: str) -> bool:
+    current = row["embedding_version"] if row else None
     found = await conn.execute(
-        "SELECT 1 FROM memory.embedding_versions WHERE tenant_id = %s AND version = %s AND state = 'retired'",
-        [tenant, version],
+        "SELECT version, state, current_since FROM memory.embedding_versions WHERE tenant_id = %s", [tenant]
     )
-    return await found.fetchone() is not None
+    records = await found.fetchall()
+    return Known(
+        current,
+        next((each["current_since"] for each in records if each["version"] == current), None),
+        frozenset(each["version"] for each in records if each["state"] == "retired"),
+    )
 
 
-async def set_state(conn: Conn, tenant: str, version: str, dimensions: int, state: str, now: datetime) -> None:
+async def begin(conn: Conn, tenant: str, version: str, dimensions: int, now: datetime) -> None:
+    """Vectors of this version are being made, beside those in use."""
     await conn.execute(
         """
         INSERT INTO memory.embedding_versions (tenant_id, version, model, dimensions, state, created_at)
-        VALUES (%(tenant)s, %(version)s, split_part(%(version)s, '@', 1), %(dimensions)s, %(state)s, %(now)s)
+        VALUES (%(tenant)s, %(version)s, split_part(%(version)s, '@', 1), %(dimensions)s, 'building', %(now)s)
         ON CONFLICT (tenant_id, version) DO UPDATE SET state = excluded.state
         """,
-        {"tenant": tenant, "version": version, "dimensions": dimensions, "state": state, "now": now},
+        {"tenant": tenant, "version": version, "dimensions": dimensions, "now": now},
     )
 
 
-async def set_answers_from(conn: Conn, tenant: str, version: str, dimensions: int, now: datetime) -> None:
+async def use(conn: Conn, tenant: str, version: str, dimensions: int, now: datetime) -> None:
+    """From now on the tenant answers from this version, and has left all others behind."""
+    await begin(conn, tenant, version, dimensions, now)
     await conn.execute(
-        "UPDATE memory.embedding_versions SET state = 'retired' WHERE tenant_id = %s AND version <> %s",
-        [tenant, version],
+        """
+        UPDATE memory.embedding_versions
+        SET state = CASE WHEN version = %(version)s THEN 'current' ELSE 'retired' END,
+            current_since = CASE WHEN version = %(version)s THEN %(now)s ELSE current_since END
+        WHERE tenant_id = %(tenant)s
+        """,
+        {"tenant": tenant, "version": version, "now": now},
     )
-    await set_state(conn, tenant, version, dimensions, "current", now)
     await conn.execute("UPDATE memory.tenants SET embedding_version = %s WHERE tenant_id = %s", [version, tenant])
 
 
@@ -196,4 +212,4 @@ async def swap(conn: Conn, tenant: str, version: str, dimensions: int, now: date
             {"tenant": tenant, "type": kind, "version": version},
         )
     await conn.execute("DELETE FROM memory.new_vectors WHERE tenant_id = %s", [tenant])
-    await set_answers_from(conn, tenant, version, dimensions, now)
+    await use(conn, tenant, version, dimensions, now)

@@ -86,17 +86,22 @@ class _Run:
     async def begin(self, conn: Conn, *, back: bool) -> bool:
         """Does the tenant answer from the engine's version already?"""
         tenant, model = self.lease.tenant, self.models.current
-        version = await embeddings.answers_from(conn, tenant)
-        if version is None:
-            await embeddings.set_answers_from(conn, tenant, model.version, model.dimensions, self.now)
-            version = model.version
-        self.models.learn(tenant, version)
-        if version == model.version:
+        known = await embeddings.known(conn, tenant)
+        if known.current is None:
+            await embeddings.use(conn, tenant, model.version, model.dimensions, self.now)
+        self.models.learn(tenant, known.current or model.version)
+        if known.current in (None, model.version):
+            await self._look_again(conn, known.since)
             return True
-        if not back and await embeddings.is_retired(conn, tenant, model.version):
+        if model.version in known.retired and not back:
             raise Unavailable("This tenant has left this process's embedding model behind.", reason=OLDER_MODEL)
-        await embeddings.set_state(conn, tenant, model.version, model.dimensions, "building", self.now)
+        await embeddings.begin(conn, tenant, model.version, model.dimensions, self.now)
         return False
+
+    async def _look_again(self, conn: Conn, swapped: datetime | None) -> None:
+        """For what is being stored with the old model still, by a process that has not noticed the swap."""
+        if swapped and self.now < swapped + LOOK_AGAIN_AFTER:
+            await leases.again_at(conn, self.lease, swapped + LOOK_AGAIN_AFTER)
 
     async def next_batch(self) -> tuple[MemoryType, Sequence[AnyMemory]]:
         """Memories without a vector of the engine's version; none when there are no more."""
@@ -128,8 +133,8 @@ class _Run:
         tenant, model = self.lease.tenant, self.models.current
 
         async def work(conn: Conn) -> None:
-            await leases.again_at(conn, self.lease, self.now + LOOK_AGAIN_AFTER)
             await embeddings.swap(conn, tenant, model.version, model.dimensions, self.now)
+            await self._look_again(conn, self.now)
 
         await fenced(self.database, self.lease, work)
         self.models.learn(tenant, model.version)
