@@ -9,7 +9,7 @@ import sys
 import typer
 from typer.exceptions import TyperException
 
-from butler_memory.cli import database, doctor, memories, predicates, reading, rules, screen, serving, tokens
+from butler_memory.cli import database, doctor, memories, predicates, reading, reembed, rules, screen, serving, tokens
 from butler_memory.cli.session import Session, command
 from butler_memory.domain.kinds import Standing
 from butler_memory.errors import ButlerMemoryError, InvalidInput
@@ -103,6 +103,7 @@ def build() -> typer.Typer:
     app.add_typer(_token_commands(), name="token")
     app.add_typer(_predicate_commands(), name="predicates")
     app.add_typer(_database_commands(), name="db")
+    app.command("reembed")(command(reembed.reembed, *MEMORY))
     app.command("doctor")(command(doctor.doctor, *PLACE))
     app.command("version")(command(version, "json"))
     return app

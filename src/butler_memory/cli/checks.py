@@ -21,7 +21,7 @@ from butler_memory.cli.database import embedded_urls, named_urls
 from butler_memory.cli.findings import Finding, Status, fail, from_error, ok, warn
 from butler_memory.embedding.lazy import LazyEmbedder
 from butler_memory.errors import ButlerMemoryError
-from butler_memory.postgres import access, stats
+from butler_memory.postgres import access, embeddings, stats
 from butler_memory.postgres.database import Database, check_application
 from butler_memory.postgres.provision import Urls, check_server
 from butler_memory.postgres.schema_version import HEAD, schema_is_current
@@ -184,7 +184,8 @@ async def _contents(urls: Urls, stack: AsyncExitStack) -> list[Finding]:
     tokens = await opened.run_as_worker(lambda conn: access.tokens(conn, None))
     valid = sum(token.revoked_at is None for token in tokens)
     missing = [await _without_vector(opened, tenant) for tenant in tenants]
-    return [_tokens(len(tenants), valid), _vectors(sum(missing))]
+    others = await opened.run_as_worker(lambda conn: embeddings.others(conn, LazyEmbedder.version))
+    return [_tokens(len(tenants), valid), _vectors(sum(missing), len(others))]
 
 
 async def _without_vector(opened: Database, tenant: str) -> int:
@@ -200,9 +201,16 @@ def _tokens(tenants: int, valid: int) -> Finding:
     return ok("tokens", f"{valid} valid, {tenants} tenant{'s' if tenants > 1 else ''}")
 
 
-def _vectors(missing: int) -> Finding:
+def _vectors(missing: int, others: int) -> Finding:
+    if others:
+        message = f"Another embedding model's vectors are still in use by {others} tenant{'s' if others > 1 else ''}."
+        return warn("vectors", message, "A running 'up' makes new ones; 'butler-memory reembed --all' does it now.")
     if missing:
-        return warn("vectors", f"{missing} memories have no vector yet.", "A running 'up' makes up for them.")
+        return warn(
+            "vectors",
+            f"{missing} memories have no vector yet.",
+            "A running 'up' makes up for them; 'butler-memory reembed --all' does it now.",
+        )
     return ok("vectors", "every live memory has its vector")
 
 
