@@ -287,15 +287,17 @@ async def test_l5_tenants_swap_one_by_one(
 
 async def test_l5_another_process_notices_the_swap_at_its_next_read(ask: Caller, open_engine: OpenEngine) -> None:
     await remember(ask)
-    here, there = [await open_engine(Turned(), older=[FakeEmbedder()]) for _ in range(2)]
-    other = Caller(there.memory, ask.who)
-    assert await is_found_exactly(other, KNOWN[0])
+    here, there, elsewhere = [await open_engine(Turned(), older=[FakeEmbedder()]) for _ in range(3)]
+    searching, starting = [Caller(engine.memory, ask.who) for engine in (there, elsewhere)]
+    assert await is_found_exactly(searching, KNOWN[0])
     await until_done(here)
     assert there.models.version_of("home") == OLD, "nobody told it"
-    batch = await other.call("context_batch", {"requests": [{"trigger_prompt": text} for text in KNOWN[:3]]})
-    assert [each["status"] for each in batch["results"]] == ["ok"] * 3
+    assert await is_found_exactly(searching, KNOWN[0])
     assert there.models.version_of("home") == NEW
-    assert await is_found_exactly(other, KNOWN[0])
+    batch = await starting.call("context_batch", {"requests": [{"trigger_prompt": text} for text in KNOWN[:3]]})
+    assert [each["status"] for each in batch["results"]] == ["ok"] * 3
+    assert isinstance(elsewhere.embedder, Turned)
+    assert elsewhere.embedder.made == KNOWN[:3], "embedded again, with the model of the swap"
 
 
 async def test_l5_what_was_stored_with_the_old_model_after_the_swap_is_made_anew_minutes_later(
@@ -306,6 +308,7 @@ async def test_l5_what_was_stored_with_the_old_model_after_the_swap_is_made_anew
     await until_done(new)
     straggler = await ask.fact("We met a pelican", "note")  # by a process that has not noticed
     assert (await ask.row(straggler))["embedding_version"] == OLD
+    assert straggler["id"] not in await by_meaning(Caller(new.memory, ask.who), "pelican"), "versions are not compared"
     assert await due(new) == []
     assert await until_done(new) == 1, "a run in between finds what is there"
     other = await ask.fact("We met a cormorant", "note")
