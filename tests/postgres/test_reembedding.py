@@ -17,6 +17,7 @@ from butler_memory.embedding.ports import Vector
 from butler_memory.errors import Unavailable
 from butler_memory.postgres import embeddings, leases
 from butler_memory.postgres.changes import TABLES
+from butler_memory.postgres.database import Conn
 from butler_memory.postgres.leases import Run
 from butler_memory.postgres.provision import Urls
 from butler_memory.upkeep import reembed as job
@@ -331,6 +332,17 @@ async def test_l5_a_change_of_model_is_noticed_at_the_start_and_the_job_is_due_a
     ran = await due(new)
     assert [run.outcome for run in ran] == [RunOutcome.OK]
     assert await versions(urls) == {NEW: 1}
+
+
+async def test_l5_no_start_waits_for_a_swap_under_way(ask: Caller, engine: Engine, open_engine: OpenEngine) -> None:
+    await ask.fact("chess", "hobby")
+    await engine.workers.run_now(JobName.REEMBED, "home")
+
+    async def start(conn: Conn) -> None:
+        await conn.execute("SELECT 1 FROM memory.shards FOR NO KEY UPDATE")
+        await asyncio.wait_for(open_engine(Turned()), 5)
+
+    await engine.database.run("home", start)
 
 
 async def test_l5_an_older_process_does_not_bring_its_model_back_but_a_person_may(
