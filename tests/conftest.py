@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -139,12 +139,20 @@ async def open_engine(urls: Urls, tmp_path: Path, hands: Hands) -> AsyncIterator
     async with AsyncExitStack() as stack:
 
         async def make(
-            embedder: Embedder | None = None, episode_reader: EpisodeReader | None = None, **environ: str
+            embedder: Embedder | None = None,
+            *,
+            older: Sequence[Embedder] = (),
+            episode_reader: EpisodeReader | None = None,
+            **environ: str,
         ) -> Engine:
             settings = settings_for(urls, tmp_path, **environ)
             return await stack.enter_async_context(
                 bootstrap.open_engine(
-                    settings, embedder=embedder or FakeEmbedder(), clock=hands, episode_reader=episode_reader
+                    settings,
+                    embedder=embedder or FakeEmbedder(),
+                    older=older,
+                    clock=hands,
+                    episode_reader=episode_reader,
                 )
             )
 

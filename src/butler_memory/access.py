@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from uuid import UUID
 
 from butler_memory.domain.clock import Clock, new_id
 from butler_memory.domain.kinds import Role, TriggerClass
+from butler_memory.embedding.ports import Embedder
 from butler_memory.errors import InvalidInput, NotFound, Unauthenticated
 from butler_memory.postgres import access
 from butler_memory.postgres.access import Token
@@ -17,9 +19,10 @@ LONGEST_TENANT = 200
 
 
 class Access:
-    def __init__(self, database: Database, clock: Clock, *, many_valued: bool) -> None:
+    def __init__(self, database: Database, clock: Clock, embedder: Embedder, *, many_valued: bool) -> None:
         self._database = database
         self._clock = clock
+        self._embedder = embedder
         self._many_valued = many_valued
 
     async def create_token(
@@ -38,7 +41,7 @@ class Access:
         token = Token(tenant, new_id(now), butler, role, trigger_class, label, now, None)
 
         async def work(conn: Conn) -> None:
-            await access.add_tenant(conn, tenant, self._many_valued, now)
+            await self._add_tenant(conn, tenant, now)
             await access.add_token(conn, token, token_hash(secret))
 
         await self._database.run_as_worker(work)
@@ -46,7 +49,11 @@ class Access:
 
     async def ensure_tenant(self, tenant: str) -> None:
         now = self._clock()
-        await self._database.run_as_worker(lambda conn: access.add_tenant(conn, tenant, self._many_valued, now))
+        await self._database.run_as_worker(lambda conn: self._add_tenant(conn, tenant, now))
+
+    async def _add_tenant(self, conn: Conn, tenant: str, now: datetime) -> None:
+        model = self._embedder
+        await access.add_tenant(conn, tenant, self._many_valued, model.version, model.dimensions, now)
 
     async def authenticate(self, secret: str, project: str = "") -> Principal:
         """Looked up on every call, so that a revoked token stops working at once."""

@@ -26,6 +26,7 @@ from butler_memory.domain.schedule import Timetable
 from butler_memory.embedding import model_store
 from butler_memory.embedding.counting import TokenCounter, token_counter
 from butler_memory.embedding.lazy import LazyEmbedder
+from butler_memory.embedding.models import Models
 from butler_memory.embedding.ports import Embedder
 from butler_memory.embedding.stoppable import in_stoppable_thread
 from butler_memory.errors import SetupError, Unavailable
@@ -46,7 +47,7 @@ from butler_memory.upkeep.cleanup import clean_up
 from butler_memory.upkeep.decay_sweep import decay_sweep
 from butler_memory.upkeep.job import Job
 from butler_memory.upkeep.late_vectors import embed_missing
-from butler_memory.upkeep.reembed import reembed
+from butler_memory.upkeep.reembed import notice, reembed
 from butler_memory.workers.workers import Workers
 from butler_memory.writing.desk import Desk
 from butler_memory.writing.vectors import Vectors
@@ -68,6 +69,7 @@ class Engine:
     access: Access
     database: Database
     embedder: Embedder
+    models: Models
     urls: Urls
     clock: Clock
     consolidation: Consolidation
@@ -85,10 +87,14 @@ async def open_engine(
     *,
     progress: Progress = silent,
     embedder: Embedder | None = None,
+    older: Sequence[Embedder] = (),
     clock: Clock | None = None,
     episode_reader: EpisodeReader | None = None,
 ) -> AsyncIterator[Engine]:
-    """Database, schema, model and engine; everything is closed again on the way out, in reverse order."""
+    """Database, schema, model and engine; everything is closed again on the way out, in reverse order.
+
+    `older`: models that tenants may still answer from until they are re-embedded (L5).
+    """
     _check_clock(settings)
     clock = clock or system_clock(settings.env.clock_offset)
     counter = await in_stoppable_thread(lambda stop: _token_counter(settings, progress, stop))
@@ -101,7 +107,9 @@ async def open_engine(
         if embedder is None:
             embedder = LazyEmbedder(settings.env.model_cache, settings.env.model_path)
             stack.push_async_callback(embedder.close)
-        vectors = Vectors(embedder, database, settings.memory.retrieval.text_config)
+        models = Models(embedder, older)
+        await notice(database, models, clock())
+        vectors = Vectors(models, database, settings.memory.retrieval.text_config)
         stack.push_async_callback(vectors.close)
         times = timetable(settings)
         desk = Desk(database, vectors, settings.memory, times)
@@ -110,16 +118,28 @@ async def open_engine(
         stack.push_async_callback(served.close)
         retrieval = settings.memory.retrieval
         recipe = Recipe(fusion=Fusion(retrieval.fusion), k=retrieval.k)
-        reader = Reader(database, embedder, settings.memory, references, served, counter, recipe)
-        access = Access(database, clock, many_valued=settings.memory.facts.many_valued)
+        reader = Reader(database, models, settings.memory, references, served, counter, recipe)
+        access = Access(database, clock, embedder, many_valued=settings.memory.facts.many_valued)
         episode_reader = episode_reader or _episode_reader(settings)
         stack.push_async_callback(episode_reader.close)
         consolidation = Consolidation(desk, episode_reader, times)
         memory = Memory(desk, reader, clock, times)
-        jobs = jobs_of(desk, consolidation)
+        jobs = jobs_of(desk, models, consolidation)
         workers = Workers(database, jobs, times, clock)
         yield Engine(
-            settings, memory, reader, desk, access, database, embedder, urls, clock, consolidation, jobs, workers
+            settings,
+            memory,
+            reader,
+            desk,
+            access,
+            database,
+            embedder,
+            models,
+            urls,
+            clock,
+            consolidation,
+            jobs,
+            workers,
         )
 
 
@@ -146,13 +166,13 @@ def timetable(settings: Settings) -> Timetable:
     return Timetable(crons, settings.memory.schedule.timezone)
 
 
-def jobs_of(desk: Desk, consolidation: Consolidation) -> list[Job]:
+def jobs_of(desk: Desk, models: Models, consolidation: Consolidation) -> list[Job]:
     """The engine's jobs. They always exist: settings move their times, and nothing takes them away (J1)."""
     return [
         Job(JobName.CONSOLIDATE, consolidation.run, of_tenants=False),
         Job(JobName.DECAY_SWEEP, partial(decay_sweep, desk)),
         Job(JobName.EPISODE_CLEANUP, partial(clean_up, desk)),
-        Job(JobName.REEMBED, partial(reembed, desk)),
+        Job(JobName.REEMBED, partial(reembed, desk.database, models)),
     ]
 
 
@@ -280,7 +300,8 @@ async def make_up_for_vectors(engine: Engine) -> None:
     """Runs beside a server for as long as it lives."""
     while True:
         try:
-            made = await embed_missing(engine.database, engine.embedder)
+            await notice(engine.database, engine.models, engine.clock())
+            made = await embed_missing(engine.database, engine.models)
             if made:
                 log.info("made up for %d missing vectors", made)
         except Unavailable as error:

@@ -390,7 +390,7 @@ class TestDirectSql:
                 await conn.execute("SELECT * FROM memory.facts")
 
     async def test_g1_the_worker_sees_what_comes_before_a_tenant_and_no_content(self, urls: Urls) -> None:
-        reachable = {"tokens", "shards", "job_runs"}
+        reachable = {"tokens", "shards", "job_runs", "embedding_versions"}
         async with await psycopg.AsyncConnection.connect(urls.worker) as conn:
             for name in TABLES:
                 found = await self.count(conn, name)

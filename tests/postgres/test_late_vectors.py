@@ -178,10 +178,10 @@ async def test_s12_without_a_model_a_supersession_goes_through_and_is_made_up_fo
     assert await found(ask, "heron", "hybrid") != []
     assert [await version_of(ask, written) for written in (second, rule)] == [None, None]
     with suppress(Unavailable):
-        await embed_missing(engine.database, embedder)
+        await embed_missing(engine.database, engine.models)
     assert await without_vector(urls) == 2
     embedder.available = True
-    assert await embed_missing(engine.database, embedder) == 2
+    assert await embed_missing(engine.database, engine.models) == 2
     assert await without_vector(urls) == 0
     assert (await found(ask, "Heron Ltd", "semantic"))[0] == second["id"]
 
@@ -200,11 +200,11 @@ async def test_s12_what_is_missing_is_made_up_for_in_all_tenants_and_types(
     assert await without_vector(urls) == len(written) == 14
     before = await rows(urls, "SELECT embedding::text FROM memory.episodes WHERE id = %s", kept["id"])
     embedder.available = True
-    assert await embed_missing(engine.database, embedder) == 14
+    assert await embed_missing(engine.database, engine.models) == 14
     assert await without_vector(urls) == 0
     assert {await version_of(caller, one) for caller, one in written} == {embedder.version}
     assert await rows(urls, "SELECT embedding::text FROM memory.episodes WHERE id = %s", kept["id"]) == before
-    assert await embed_missing(engine.database, embedder) == 0
+    assert await embed_missing(engine.database, engine.models) == 0
     events = await rows(urls, "SELECT DISTINCT event_type FROM memory.memory_events")
     assert [row["event_type"] for row in events] == ["created"], "vectors are outside of events and versions (L2)"
 

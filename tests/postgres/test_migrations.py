@@ -19,6 +19,7 @@ from butler_memory import bootstrap
 from butler_memory.domain.kinds import Role
 from butler_memory.embedding.fake import FakeEmbedder
 from butler_memory.errors import SetupError, Unavailable
+from butler_memory.postgres import migrate as migration
 from butler_memory.postgres.database import Database
 from butler_memory.postgres.migrate import head_revision, migrate
 from butler_memory.postgres.provision import Urls, check_server, new_passwords, provision, role_names
@@ -310,3 +311,33 @@ async def test_a_broken_chain_is_not_called_a_lack_of_rights(server: EmbeddedSer
         await migrate(urls)
     assert "may not" not in caught.value.message
     assert await rows(urls, "SELECT to_regclass('memory.episodes') AS made") == [{"made": None}], "all or nothing"
+
+
+async def test_l5_an_older_database_learns_which_vectors_its_tenants_answer_from(
+    empty: Empty, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls = await empty()
+    upgrade = migration.command.upgrade
+    monkeypatch.setattr(migration.command, "upgrade", lambda config, _: upgrade(config, "memory_009"))
+    await migrate(urls)
+    monkeypatch.undo()
+    async with owner_connection(urls) as conn:
+        for tenant in ("with", "without"):
+            await conn.execute(
+                "INSERT INTO memory.tenants (tenant_id, digest_key, many_valued, created_at)"
+                " VALUES (%s, decode(repeat('00', 16), 'hex'), true, now())",
+                [tenant],
+            )
+        await conn.execute(
+            "INSERT INTO memory.episodes (tenant_id, id, version, state, butler, content, content_status, embedding,"
+            " embedding_version, importance, consolidation_status, consolidation_attempts, occurred_at, created_at,"
+            " expires_at, source_kind, tags, metadata) VALUES ('with', gen_random_uuid(), 1, 'active', 'b', 'x',"
+            " 'plain', '[1,0]', 'model@1', 5, 'consolidated', 0, now(), now(), now(), 'imported', '[]', '{}')"
+        )
+    await migrate(urls)
+    kept = await rows(urls, "SELECT tenant_id, embedding_version FROM memory.tenants ORDER BY 1")
+    assert [tuple(row.values()) for row in kept] == [("with", "model@1"), ("without", None)]
+    records = await rows(
+        urls, "SELECT tenant_id, version, model, dimensions, state FROM memory.embedding_versions ORDER BY 1"
+    )
+    assert [tuple(row.values()) for row in records] == [("with", "model@1", "model", 2, "current")]

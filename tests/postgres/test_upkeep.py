@@ -12,6 +12,7 @@ from butler_memory import bootstrap
 from butler_memory.bootstrap import Engine
 from butler_memory.domain.kinds import Role
 from butler_memory.embedding.fake import FakeEmbedder
+from butler_memory.embedding.models import Models
 from butler_memory.embedding.ports import Vector
 from butler_memory.errors import Unavailable
 from butler_memory.postgres.provision import Urls
@@ -83,7 +84,7 @@ async def test_s12_what_fails_for_one_tenant_does_not_keep_types_and_tenants_wai
     engine = await open_engine(embedder)
     await stored_without(engine, embedder, "a", "b", "c", poisoned="a")
     assert len(await without_vector(urls)) == 6
-    assert await embed_missing(engine.database, embedder) == 5
+    assert await embed_missing(engine.database, engine.models) == 5
     assert await without_vector(urls) == [f"a {POISON}"]
     assert "RuntimeError" in caplog.text
     assert POISON not in caplog.text  # G7
@@ -101,7 +102,7 @@ async def test_s12_without_a_model_a_round_ends_at_the_first_batch(open_engine: 
             raise Unavailable("The embedding model is missing.", reason="no_model")
 
     with pytest.raises(Unavailable):
-        await embed_missing(engine.database, Missing())
+        await embed_missing(engine.database, Models(Missing()))
     assert len(asked) == 1
 
 
@@ -120,7 +121,7 @@ async def test_s12_upkeep_survives_a_round_that_breaks_and_makes_up_in_the_next(
             raise RuntimeError("nobody foresaw this")
         if rounds == 2:
             raise Unavailable("The database does not answer.", reason="no_connection")
-        return await embed_missing(engine.database, embedder)
+        return await embed_missing(engine.database, engine.models)
 
     monkeypatch.setattr(bootstrap, "embed_missing", breaking)
     async with kept_up(engine, monkeypatch):

@@ -18,6 +18,7 @@ from butler_memory.cli import (
     memories,
     predicates,
     reading,
+    reembed,
     reviews,
     rules,
     screen,
@@ -153,6 +154,7 @@ def build() -> typer.Typer:
     app.add_typer(_predicate_commands(), name="predicates")
     app.add_typer(_database_commands(), name="db")
     app.command("replay")(command(history.replay, *MEMORY))
+    app.command("reembed")(command(reembed.reembed, *MEMORY))
     app.command("doctor")(command(doctor.doctor, *PLACE))
     app.command("version")(command(version, "json"))
     return app

@@ -22,7 +22,7 @@ from butler_memory.cli.findings import Finding, Status, fail, from_error, ok, wa
 from butler_memory.domain.clock import system_clock
 from butler_memory.embedding.lazy import LazyEmbedder
 from butler_memory.errors import ButlerMemoryError
-from butler_memory.postgres import access, leases, stats
+from butler_memory.postgres import access, embeddings, leases, stats
 from butler_memory.postgres.database import Database, check_application
 from butler_memory.postgres.leases import Shard
 from butler_memory.postgres.provision import Urls, check_server
@@ -187,9 +187,10 @@ async def _contents(settings: Settings, urls: Urls, stack: AsyncExitStack) -> li
     tokens = await opened.run_as_worker(lambda conn: access.tokens(conn, None))
     valid = sum(token.revoked_at is None for token in tokens)
     missing = [await _without_vector(opened, tenant) for tenant in tenants]
+    others = await opened.run_as_worker(lambda conn: embeddings.others(conn, LazyEmbedder.version))
     now = system_clock(settings.env.clock_offset)()
     late = late_among(await opened.run_as_worker(leases.shards), timetable(settings), now)
-    return [_tokens(len(tenants), valid), _vectors(sum(missing)), _jobs(late)]
+    return [_tokens(len(tenants), valid), _vectors(sum(missing), len(others)), _jobs(late)]
 
 
 async def _without_vector(opened: Database, tenant: str) -> int:
@@ -214,9 +215,16 @@ def _tokens(tenants: int, valid: int) -> Finding:
     return ok("tokens", f"{valid} valid, {tenants} tenant{'s' if tenants > 1 else ''}")
 
 
-def _vectors(missing: int) -> Finding:
+def _vectors(missing: int, others: int) -> Finding:
+    if others:
+        message = f"Another embedding model's vectors are still in use by {others} tenant{'s' if others > 1 else ''}."
+        return warn("vectors", message, "A running 'up' makes new ones; 'butler-memory reembed --all' does it now.")
     if missing:
-        return warn("vectors", f"{missing} memories have no vector yet.", "A running 'up' makes up for them.")
+        return warn(
+            "vectors",
+            f"{missing} memories have no vector yet.",
+            "A running 'up' makes up for them; 'butler-memory reembed --all' does it now.",
+        )
     return ok("vectors", "every live memory has its vector")
 
 

@@ -35,6 +35,8 @@ _UNAVAILABLE = 5  # as in app.EXIT_CODES
 
 MISSING = {
     "no_embedding_model": "There is no embedding model here, so only words were compared; 'butler-memory up' gets it.",
+    "reembedding": "The vectors are being made anew by another model ('butler-memory reembed'), so only words were"
+    " compared.",
     "embedding_timeout": "The embedding model is busy, so only words were compared.",
     "prompt_cut": "The prompt is long, so only its beginning and its end were looked at.",
 }

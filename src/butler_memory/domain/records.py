@@ -63,6 +63,11 @@ class Episode(FromRow):
         return one_line(self.content or "")
 
     @property
+    def embedded(self) -> str:
+        """What its vector is made of: it never changes in the life of a row, so that a vector is never out of date."""
+        return self.line
+
+    @property
     def condition(self) -> str:
         return self.state.value
 
@@ -119,6 +124,10 @@ class Fact(FromRow):
     def line(self) -> str:
         return line_of_fact(self.subject or "", self.predicate or "", self.content or "")
 
+    @property
+    def embedded(self) -> str:
+        return self.line
+
 
 @dataclass(frozen=True)
 class Rule(FromRow):
@@ -162,6 +171,10 @@ class Rule(FromRow):
     @property
     def line(self) -> str:
         return one_line(self.content or "")
+
+    @property
+    def embedded(self) -> str:
+        return one_line(self.original_content or self.content or "")  # a warning is found where the rule was (R4)
 
     @property
     def condition(self) -> str:

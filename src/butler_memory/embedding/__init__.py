@@ -1,6 +1,7 @@
 """Texts become vectors here, and nowhere else.
 
     ports        what the rest of the house may ask of an embedder
+    models       which of several models a tenant's vectors are made by
     minilm       the real one: all-MiniLM-L6-v2 in onnxruntime, on one worker thread
     batching     which texts share the model's next run
     model_store  a model directory that is ready to run, built once per machine

@@ -36,11 +36,28 @@ class Tenant:
 _TOKEN = "tenant_id, id, butler, role, trigger_class, label, created_at, revoked_at"
 
 
-async def add_tenant(conn: Conn, tenant: str, many_valued: bool, now: datetime) -> None:
+async def add_tenant(conn: Conn, tenant: str, many_valued: bool, version: str, dimensions: int, now: datetime) -> None:
+    """A tenant, where it is new, and that it answers from vectors of this version (L5)."""
     await conn.execute(
-        "INSERT INTO memory.tenants (tenant_id, digest_key, many_valued, created_at) VALUES (%s, %s, %s, %s)"
-        " ON CONFLICT DO NOTHING",
-        [tenant, secrets.token_bytes(32), many_valued, now],
+        """
+        WITH made AS (
+            INSERT INTO memory.tenants (tenant_id, digest_key, many_valued, embedding_version, created_at)
+            VALUES (%(tenant)s, %(key)s, %(many_valued)s, %(version)s, %(now)s) ON CONFLICT DO NOTHING
+            RETURNING tenant_id
+        )
+        INSERT INTO memory.embedding_versions
+            (tenant_id, version, model, dimensions, state, created_at, current_since)
+        SELECT tenant_id, %(version)s, split_part(%(version)s, '@', 1), %(dimensions)s, 'current', %(now)s, %(now)s
+        FROM made
+        """,
+        {
+            "tenant": tenant,
+            "key": secrets.token_bytes(32),
+            "many_valued": many_valued,
+            "version": version,
+            "dimensions": dimensions,
+            "now": now,
+        },
     )
 
 

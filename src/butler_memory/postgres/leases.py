@@ -277,3 +277,34 @@ async def wish(conn: Conn, tenant: str, butler: str, job: JobName, now: datetime
         """,
         {"tenant": tenant, "butler": butler, "job": job, "now": now, "at": at},
     )
+
+
+async def hurry(conn: Conn, job: JobName, tenants: Sequence[str], now: datetime) -> None:
+    """The same for whole tenants, as the worker: their job is due now. Waits for nobody who is at it already."""
+    await conn.execute(
+        """
+        WITH waiting AS (
+            SELECT tenant_id, butler, kind FROM memory.shards
+            WHERE kind = %(job)s AND butler = '' AND tenant_id = ANY(%(tenants)s) AND attempts = 0
+              AND next_run_at > %(now)s
+            FOR UPDATE SKIP LOCKED
+        ),
+        hurried AS (
+            UPDATE memory.shards s SET next_run_at = %(now)s FROM waiting w
+            WHERE (s.tenant_id, s.butler, s.kind) = (w.tenant_id, w.butler, w.kind)
+        )
+        INSERT INTO memory.shards (tenant_id, butler, kind, created_at, next_run_at, attempts, lease_token, memo)
+        SELECT tenant, '', %(job)s, %(now)s, %(now)s, 0, 0, '{}' FROM unnest(%(tenants)s::text[]) AS t (tenant)
+        ON CONFLICT DO NOTHING
+        """,
+        {"job": job, "now": now, "tenants": list(tenants)},
+    )
+
+
+async def again_at(conn: Conn, lease: Lease, at: datetime) -> None:
+    """Who holds the shard wants it to run again at `at` or sooner."""
+    await conn.execute(
+        "UPDATE memory.shards SET next_run_at = least(next_run_at, %s)"
+        " WHERE tenant_id = %s AND butler = %s AND kind = %s",
+        [at, lease.tenant, lease.butler, lease.job],
+    )

@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from pgvector import HalfVector
 from psycopg import sql
 
 from butler_memory.domain.kinds import MemoryType
@@ -137,26 +136,3 @@ async def newest(
         {"tenant": tenant, "scopes": scopes, "states": states, "limit": limit},
     )
     return [RECORDS[kind].from_row(row) for row in await found.fetchall()]
-
-
-async def without_vector(conn: Conn, tenant: str, kind: MemoryType, limit: int) -> list[AnyMemory]:
-    """Memories stored while the model was busy or missing, oldest first (S12)."""
-    found = await conn.execute(
-        sql.SQL(
-            "SELECT {} FROM memory.{} WHERE tenant_id = %s AND embedding IS NULL AND content IS NOT NULL"
-            " ORDER BY created_at LIMIT %s"
-        ).format(columns_of(kind), sql.Identifier(TABLES[kind])),
-        [tenant, limit],
-    )
-    return [RECORDS[kind].from_row(row) for row in await found.fetchall()]
-
-
-async def set_vector(conn: Conn, tenant: str, kind: MemoryType, memory_id: UUID, vector: Any, version: str) -> None:
-    """Vectors are outside versions and events: they can always be made again."""
-    await conn.execute(
-        sql.SQL(
-            "UPDATE memory.{} SET embedding = %s, embedding_version = %s"
-            " WHERE tenant_id = %s AND id = %s AND embedding IS NULL"
-        ).format(sql.Identifier(TABLES[kind])),
-        [HalfVector(vector), version, tenant, memory_id],
-    )

@@ -74,6 +74,7 @@ class Found:
     candidates: list[Candidate]
     decayed: int
     shadowed: int
+    version: str = ""  # whose vectors the tenant answers from, at the moment of the question
 
 
 # A question is measured by its rarest lexemes: this many, or the square root of how many a long prompt has.
@@ -216,6 +217,7 @@ SELECT g.type, g.id, g.created_at, g.fused, g.cosine, g.lexical, g.coverage, g.d
           AND (search_vector @@ (SELECT any_of FROM asked)
                OR (has_vector AND 1 - (embedding <=> %(vector)s::halfvec) >= {near}))) AS decayed,
        (SELECT count(*) FROM scanned WHERE shadowed) AS shadowed,
+       (SELECT t.embedding_version FROM memory.tenants t WHERE t.tenant_id = %(tenant)s) AS answers_from,
        {columns}
 FROM (SELECT 1) AS always
 LEFT JOIN gated g ON true
@@ -323,10 +325,13 @@ async def ranked_many(conn: Conn, tenant: str, questions: Sequence[Question]) ->
     async with conn.pipeline():
         cursors = [await _sent(conn, _statement_for(q), _all_parameters(tenant, q)) for q in questions]
         answers = [await cursor.fetchall() for cursor in cursors]
-    return [
-        Found([_candidate(row) for row in rows if row["id"] is not None], rows[0]["decayed"], rows[0]["shadowed"])
-        for rows in answers
-    ]
+    return [_found(rows, question.asked.version) for rows, question in zip(answers, questions, strict=True)]
+
+
+def _found(rows: Sequence[dict[str, Any]], version: str) -> Found:
+    first = rows[0]  # there is always one, if only to say this
+    candidates = [_candidate(row) for row in rows if row["id"] is not None]
+    return Found(candidates, first["decayed"], first["shadowed"], first["answers_from"] or version)
 
 
 async def _sent(conn: Conn, statement: str, parameters: dict[str, Any]) -> AsyncRawCursor[DictRow]:

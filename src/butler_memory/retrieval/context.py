@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -129,8 +130,10 @@ async def _answers(reader: Reader, tenant: str, keys: Sequence[_Key]) -> _Answer
         return answers
     try:
         async with asyncio.timeout(patience(len(keys))):
-            embedded = dict(zip(keys, await reader.asked_many([key.text for key in keys]), strict=True))
-            await reader.database.read(tenant, lambda conn: _find(conn, tenant, reader, embedded, answers))
+            while missing := [key for key in keys if key not in answers.found]:
+                asked = await reader.asked_many(tenant, [key.text for key in missing])
+                embedded = dict(zip(missing, asked, strict=True))
+                await reader.database.read(tenant, partial(_find, tenant, reader, embedded, answers))
     except (Unavailable, RateLimited) as error:
         answers.failure = error.reason or error.code
     except TimeoutError:
@@ -138,12 +141,14 @@ async def _answers(reader: Reader, tenant: str, keys: Sequence[_Key]) -> _Answer
     return answers
 
 
-async def _find(conn: Conn, tenant: str, reader: Reader, embedded: Mapping[_Key, Embedded], answers: _Answers) -> None:
-    """Goes on where it was, should the connection be lost on the way."""
+async def _find(tenant: str, reader: Reader, embedded: Mapping[_Key, Embedded], answers: _Answers, conn: Conn) -> None:
+    """Goes on where it was, should the connection be lost on the way; ends early where the vectors were swapped."""
     missing = [key for key in embedded if key not in answers.found]
     for step in _steps(missing):
         questions = [_question(reader, key, embedded[key]) for key in step]
         for key, found in zip(step, await ranked_many(conn, tenant, questions), strict=True):
+            if not reader.was_current(tenant, embedded[key], found):
+                return
             answers.found[key] = (embedded[key], found)
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from butler_memory.domain.kinds import MemoryType, SearchMode
 from butler_memory.domain.ranking import Recipe
 from butler_memory.embedding.counting import TokenCounter
-from butler_memory.embedding.ports import Embedder, Vector
+from butler_memory.embedding.models import Models
+from butler_memory.embedding.ports import Vector
 from butler_memory.errors import Unavailable
 from butler_memory.postgres.database import Database
-from butler_memory.postgres.search import Asked, Filters, Gating, Question
+from butler_memory.postgres.search import Asked, Filters, Found, Gating, Question
 from butler_memory.retrieval.references import References
 from butler_memory.retrieval.served_log import ServedLog
 from butler_memory.security.principal import GLOBAL, Principal, readable_scopes
@@ -27,6 +28,10 @@ LONGEST_PATIENCE_SECONDS = 10.0
 
 NO_MODEL = "no_embedding_model"
 EMBEDDING_TIMEOUT = "embedding_timeout"
+# The tenant answers from vectors of a model that is not here any more, until those of the new one are made (L5).
+REEMBEDDING = "reembedding"
+# Asking again is needed when a tenant's vectors were swapped, which does not happen twice within a question.
+TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -39,30 +44,48 @@ class Embedded(Asked):
 @dataclass(frozen=True)
 class Reader:
     database: Database
-    embedder: Embedder
+    models: Models
     settings: MemorySettings
     references: References
     served: ServedLog
     counter: TokenCounter
     recipe: Recipe
 
-    async def asked(self, text: str) -> Embedded:
-        return (await self.asked_many([text]))[0]
+    async def answer(
+        self, tenant: str, text: str, ask: Callable[[Embedded], Awaitable[Found]]
+    ) -> tuple[Embedded, Found]:
+        """The question with the vector it was asked with, and what was found; one version for both (L5)."""
+        for _ in range(TRIES):
+            asked = (await self.asked_many(tenant, [text]))[0]
+            found = await ask(asked)
+            if self.was_current(tenant, asked, found):
+                break
+        return asked, found
 
-    async def asked_many(self, texts: Sequence[str]) -> list[Embedded]:
+    def was_current(self, tenant: str, asked: Asked, found: Found) -> bool:
+        """False where the tenant's vectors are of another version by now: the question is to be asked with that."""
+        self.models.learn(tenant, found.version)
+        return asked.version == found.version
+
+    async def asked_many(self, tenant: str, texts: Sequence[str]) -> list[Embedded]:
         """Each question with its vector, or without one if the model is missing or slow (S12) or nothing is asked."""
         wanted = list(dict.fromkeys(text for text in texts if text))
-        made: list[Vector] = []
-        lacking = ""
-        try:
-            made = await asyncio.wait_for(self.embedder.embed(wanted), patience(len(wanted))) if wanted else []
-        except TimeoutError:
-            lacking = EMBEDDING_TIMEOUT
-        except Unavailable:
-            lacking = NO_MODEL
+        version = self.models.version_of(tenant)
+        made, lacking = await self._embedded(version, wanted) if wanted else ([], "")
         vectors = dict(zip(wanted, made, strict=False))
-        version = self.embedder.version
         return [Embedded(text, vectors.get(text), version, lacking if text else "") for text in texts]
+
+    async def _embedded(self, version: str, texts: Sequence[str]) -> tuple[list[Vector], str]:
+        """Their vectors, or why there are none."""
+        model = self.models.of(version)
+        if model is None:
+            return [], REEMBEDDING
+        try:
+            return await asyncio.wait_for(model.embed(texts), patience(len(texts))), ""
+        except TimeoutError:
+            return [], EMBEDDING_TIMEOUT
+        except Unavailable:
+            return [], NO_MODEL
 
     def question(
         self, asked: Asked, filters: Filters, mode: SearchMode, gate: int, gating: Gating = Gating.BEST

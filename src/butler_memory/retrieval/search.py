@@ -17,7 +17,7 @@ from butler_memory.postgres import predicates
 from butler_memory.postgres import search as table
 from butler_memory.postgres.database import Conn
 from butler_memory.postgres.search import Filters, Found, Question
-from butler_memory.retrieval.reader import Reader
+from butler_memory.retrieval.reader import Embedded, Reader
 from butler_memory.security.principal import Principal
 
 RECALLED = (MemoryType.FACT, MemoryType.RULE)
@@ -49,10 +49,13 @@ async def search(reader: Reader, who: Principal, request: SearchMemories, now: d
         return _answer(reader, who, [Scored(c, 0.0, {}) for c in found.candidates], "newest", found, 0, [], now)
     mode = request.mode or SearchMode(reader.settings.retrieval.default_mode)
     composite = request.order == "composite"
-    asked = await reader.asked(request.query)
     gate = max(limit, reader.settings.retrieval.gate) if composite else limit
-    question = reader.question(asked, filters, mode, gate)
-    found = await reader.database.read(who.tenant, lambda conn: _ranked(conn, who, request, question))
+
+    async def ask(asked: Embedded) -> Found:
+        question = reader.question(asked, filters, mode, gate)
+        return await reader.database.read(who.tenant, lambda conn: _ranked(conn, who, request, question))
+
+    asked, found = await reader.answer(who.tenant, request.query, ask)
     degraded = [asked.lacking] if asked.lacking and mode is not SearchMode.KEYWORD else []
     if composite:
         scored = by_composite(found.candidates, reader.settings.weights_of(who.butler), now)
@@ -64,11 +67,14 @@ async def search(reader: Reader, who: Principal, request: SearchMemories, now: d
 
 async def recall(reader: Reader, who: Principal, request: RecallMemories, now: datetime) -> Answer:
     retrieval = reader.settings.retrieval
-    asked = await reader.asked(request.topic)
     filters = reader.filters(who, request.scope, RECALLED, now, request.min_confidence)
     gate = max(request.limit or 0, retrieval.gate)  # who asks for more than the gate lets through, gets it
-    question = reader.question(asked, filters, SearchMode.HYBRID, gate)
-    found = await reader.database.read(who.tenant, lambda conn: table.ranked(conn, who.tenant, question))
+
+    async def ask(asked: Embedded) -> Found:
+        question = reader.question(asked, filters, SearchMode.HYBRID, gate)
+        return await reader.database.read(who.tenant, lambda conn: table.ranked(conn, who.tenant, question))
+
+    asked, found = await reader.answer(who.tenant, request.topic, ask)
     relevant = above_floor(with_names(found.candidates, request.topic), retrieval.floor)
     scored = by_composite(relevant, reader.settings.weights_of(who.butler), now)
     degraded = [asked.lacking] if asked.lacking else []

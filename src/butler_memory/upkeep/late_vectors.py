@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 
 from butler_memory.domain.kinds import MemoryType
-from butler_memory.embedding.ports import Embedder
+from butler_memory.embedding.models import Models
 from butler_memory.errors import Unavailable
-from butler_memory.postgres import access, memories
-from butler_memory.postgres.database import Conn, Database
+from butler_memory.postgres import access, embeddings
+from butler_memory.postgres.database import Database
 
 # Big enough to fill the model's batches, small enough that a crash repeats little.
 BATCH = 64
@@ -18,13 +18,13 @@ HOPELESS = frozenset({"no_model", "no_connection", "connection_lost"})
 log = logging.getLogger(__name__)
 
 
-async def embed_missing(database: Database, embedder: Embedder) -> int:
+async def embed_missing(database: Database, models: Models) -> int:
     """All tenants, until none is left but those that fail; returns how many vectors were made."""
     made = 0
     for tenant in await database.run_as_worker(access.tenants):
         for kind in MemoryType:
             try:
-                while batch := await _one_batch(database, embedder, tenant, kind):
+                while batch := await _one_batch(database, models, tenant, kind):
                     made += batch
             # Foreign ones too: the next round tries again, and what is behind this batch must not wait for it.
             except Exception as error:
@@ -34,15 +34,12 @@ async def embed_missing(database: Database, embedder: Embedder) -> int:
     return made
 
 
-async def _one_batch(database: Database, embedder: Embedder, tenant: str, kind: MemoryType) -> int:
-    waiting = await database.run(tenant, lambda conn: memories.without_vector(conn, tenant, kind, BATCH))
+async def _one_batch(database: Database, models: Models, tenant: str, kind: MemoryType) -> int:
+    waiting = await database.run(tenant, lambda conn: embeddings.without_vector(conn, tenant, kind, BATCH))
     if not waiting:
         return 0
-    vectors = await embedder.embed([memory.line for memory in waiting])
-
-    async def store(conn: Conn) -> None:
-        for memory, vector in zip(waiting, vectors, strict=True):
-            await memories.set_vector(conn, tenant, kind, memory.id, vector, embedder.version)
-
-    await database.run(tenant, store)
+    model = models.for_writing(tenant)
+    ids = [memory.id for memory in waiting]
+    vectors = await model.embed([memory.embedded for memory in waiting])
+    await database.run(tenant, lambda conn: embeddings.put(conn, tenant, kind, ids, vectors, model.version))
     return len(waiting)

@@ -44,7 +44,7 @@ async def edit(desk: Desk, who: Principal, request: EditMemory, now: datetime) -
         if isinstance(before, Fact)
         else one_line(content)
     )
-    ticket = await desk.vectors.soon(line)
+    ticket = await desk.vectors.soon(who.tenant, line)
 
     async def work(conn: Conn) -> Written:
         await _queue_up(conn, tenant, before, content)

@@ -34,7 +34,8 @@ async def store_episode(desk: Desk, who: Principal, request: StoreEpisode, now: 
     _check_gate(who)
     require_writer(who)
     butler = own_butler(who, request.butler)
-    return await _store(desk, who, request, butler, now, await desk.vectors.soon(one_line(request.content)))
+    ticket = await desk.vectors.soon(who.tenant, one_line(request.content))
+    return await _store(desk, who, request, butler, now, ticket)
 
 
 def _check_gate(who: Principal) -> None:

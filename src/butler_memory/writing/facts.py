@@ -73,7 +73,8 @@ async def prepared(
 ) -> Statement:
     """With its vector on the way; what follows needs a transaction."""
     tenant = await desk.tenant(who.tenant)
-    ticket = await desk.vectors.soon(line_of_fact(request.subject, request.predicate, request.content))
+    line = line_of_fact(request.subject, request.predicate, request.content)
+    ticket = await desk.vectors.soon(who.tenant, line)
     return Statement(desk, who, request, author.now, evidence, tenant, ticket, author, **more)
 
 
@@ -309,7 +310,7 @@ class Statement:
         if vector is None:
             return ()
         where = {"subject_key": place.subject_key, "predicate_key": place.predicate_key, "scope": place.scope}
-        close = await facts.close_values(conn, self.who.tenant, where, vector, self.desk.vectors.version, CLOSE)
+        close = await facts.close_values(conn, self.who.tenant, where, vector, self.ticket.version, CLOSE)
         return tuple(Link(Relation.RELATED_TO, MemoryType.FACT, other) for other in close)
 
     async def _new_evidence(self, conn: Conn, fact: Fact) -> tuple[Link, ...]:

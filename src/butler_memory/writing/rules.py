@@ -46,7 +46,7 @@ async def prepared(
 ) -> Saying:
     """With its vector on the way; what follows needs a transaction."""
     secret = (await desk.tenant(who.tenant)).digest_key
-    ticket = await desk.vectors.soon(one_line(request.content))
+    ticket = await desk.vectors.soon(who.tenant, one_line(request.content))
     derived = tuple(Link(Relation.DERIVED_FROM, MemoryType.EPISODE, episode) for episode in evidence)
     return Saying(desk, who, request, scope, secret, ticket, author, derived)
 
@@ -147,7 +147,7 @@ def confirm_rule(desk: Desk, rule: Rule, now: datetime, links: tuple[Link, ...] 
 async def _related(conn: Conn, desk: Desk, tenant: str, scope: str, ticket: Ticket) -> tuple[Link, ...]:
     if ticket.vector is None:
         return ()
-    close = await rules.close_rules(conn, tenant, scope, ticket.vector, desk.vectors.version, CLOSE)
+    close = await rules.close_rules(conn, tenant, scope, ticket.vector, ticket.version, CLOSE)
     return tuple(Link(Relation.RELATED_TO, MemoryType.RULE, other) for other in close)
 
 

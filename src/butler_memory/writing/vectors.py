@@ -12,9 +12,10 @@ from uuid import UUID
 from butler_memory.domain.kinds import MemoryType
 from butler_memory.domain.predicates import other_words
 from butler_memory.domain.records import AnyMemory, Fact
+from butler_memory.embedding.models import Models
 from butler_memory.embedding.ports import Embedder, Vector
 from butler_memory.errors import ButlerMemoryError, Unavailable
-from butler_memory.postgres import memories
+from butler_memory.postgres import embeddings
 from butler_memory.postgres.changes import Indexed
 from butler_memory.postgres.database import Database
 
@@ -35,6 +36,7 @@ class Ticket:
     """A text on its way to its vector. `went_without`: the row was last written before the vector was there."""
 
     text: str
+    version: str
     task: asyncio.Task[Vector]
     went_without: bool = False
 
@@ -56,18 +58,15 @@ class Ticket:
 class Vectors:
     """Hands out tickets, and writes late vectors when they come."""
 
-    def __init__(self, embedder: Embedder, database: Database, text_config: str) -> None:
-        self._embedder = embedder
+    def __init__(self, models: Models, database: Database, text_config: str) -> None:
+        self._models = models
         self._database = database
         self._text_config = text_config
         self._late: set[asyncio.Task[Any]] = set()
 
-    @property
-    def version(self) -> str:
-        return self._embedder.version
-
-    async def soon(self, text: str) -> Ticket:
-        ticket = Ticket(text, self._start(self._one(text)))
+    async def soon(self, tenant: str, text: str) -> Ticket:
+        model = self._models.for_writing(tenant)
+        ticket = Ticket(text, model.version, self._start(_one(model, text)))
         await asyncio.wait([ticket.task], timeout=PATIENCE_SECONDS)
         return ticket
 
@@ -79,17 +78,17 @@ class Vectors:
     def indexed(self, ticket: Ticket, tags: Sequence[str], predicate_key: str = "") -> Indexed:
         vector = ticket.vector
         ticket.went_without = vector is None  # asking again later would be too late: it may come meanwhile
-        return Indexed(_searched(ticket.text, tags, predicate_key), vector, self.version, self._text_config)
+        return Indexed(_searched(ticket.text, tags, predicate_key), vector, ticket.version, self._text_config)
 
     def retagged(self, memory: AnyMemory, tags: Sequence[str]) -> Indexed:
         """New tags for the same text."""
         predicate_key = memory.predicate_key if isinstance(memory, Fact) else ""
         text = _searched(memory.line, tags, predicate_key)
-        return Indexed(text, None, self.version, self._text_config, keeps_vector=True)
+        return Indexed(text, None, "", self._text_config, keeps_vector=True)
 
     def reworded(self, line: str, tags: Sequence[str]) -> Indexed:
         """Other words for what stays near the same questions."""
-        return Indexed(_searched(line, tags, ""), None, self.version, self._text_config, keeps_vector=True)
+        return Indexed(_searched(line, tags, ""), None, "", self._text_config, keeps_vector=True)
 
     def catch_up(self, tenant: str, kind: MemoryType, memory_id: UUID, ticket: Ticket) -> None:
         """After a write that went without: store the vector as soon as it is there."""
@@ -103,14 +102,11 @@ class Vectors:
         for task in self._late:
             task.cancel()
 
-    async def _one(self, text: str) -> Vector:
-        return (await self._embedder.embed([text]))[0]
-
     async def _store_late(self, tenant: str, kind: MemoryType, memory_id: UUID, ticket: Ticket) -> None:
         try:
             vector = await ticket.task
             await self._database.run(
-                tenant, lambda conn: memories.set_vector(conn, tenant, kind, memory_id, vector, self.version)
+                tenant, lambda conn: embeddings.put(conn, tenant, kind, [memory_id], [vector], ticket.version)
             )
         except ButlerMemoryError as error:
             log.warning("a late vector was not stored (%s); it is made up for later", error.code)
@@ -125,6 +121,10 @@ class Vectors:
         self._late.discard(task)
         if not task.cancelled() and task.exception() is not None and not isinstance(task.exception(), Unavailable):
             log.error("embedding failed: %s", type(task.exception()).__name__)
+
+
+async def _one(model: Embedder, text: str) -> Vector:
+    return (await model.embed([text]))[0]
 
 
 def _searched(line: str, tags: Sequence[str], predicate_key: str) -> str:

@@ -83,4 +83,29 @@ def upgrade() -> None:
     )
     t.run("ALTER TABLE memory.new_vectors ALTER COLUMN embedding SET STORAGE PLAIN")
     t.protect("new_vectors", app="SELECT, INSERT, UPDATE, DELETE")
-    t.run(f"GRANT UPDATE (embedding_version) ON memory.tenants TO {t.roles()['app']}")
+    _say_which_vectors_are_used()
+
+
+def _say_which_vectors_are_used() -> None:
+    """A tenant answers from one version; who writes and asks can look it up. Until now there was one for all."""
+    app, worker = t.roles()["app"], t.roles()["worker"]
+    t.run(f"GRANT UPDATE (embedding_version) ON memory.tenants TO {app}")
+    t.run(f"CREATE POLICY all_tenants ON memory.embedding_versions TO {worker} USING (true) WITH CHECK (true)")
+    t.run(f"GRANT SELECT, INSERT ON memory.embedding_versions TO {worker}")
+    t.run("ALTER TABLE memory.embedding_versions ADD COLUMN current_since timestamptz")
+    seen = " UNION ALL ".join(
+        f"(SELECT embedding_version AS version, vector_dims(embedding) AS dimensions FROM memory.{table} m"
+        " WHERE m.tenant_id = t.tenant_id AND embedding IS NOT NULL LIMIT 1)"
+        for table in ("facts", "rules", "episodes")
+    )
+    t.run(
+        "INSERT INTO memory.embedding_versions"
+        " (tenant_id, version, model, dimensions, state, created_at, current_since)"
+        " SELECT t.tenant_id, s.version, split_part(s.version, '@', 1), s.dimensions, 'current', t.created_at,"
+        " t.created_at"
+        f" FROM memory.tenants t CROSS JOIN LATERAL (SELECT * FROM ({seen}) any_row LIMIT 1) s"
+    )
+    t.run(
+        "UPDATE memory.tenants t SET embedding_version = v.version"
+        " FROM memory.embedding_versions v WHERE v.tenant_id = t.tenant_id"
+    )
