@@ -76,6 +76,7 @@ async def test_k6_the_real_cli_reads_and_is_nothing_but_a_model(
     [asked] = wire.requests
     assert asked.tools == []
     assert asked.body["max_tokens"] == 777
+    assert "thinking" not in asked.body
     assert PROMPT.instructions in asked.said
     assert SECRET in asked.said
     assert "aardvark" not in asked.said
@@ -133,6 +134,7 @@ async def test_the_cli_is_told_that_it_maintains_and_none_of_our_secrets(tmp_pat
         ([Ended("length", '{"new_facts": ['), "]}"], Bad.TRUNCATED),
         ([Ended("length", '{"new_facts": [{'), json.dumps(SAID)], Bad.TRUNCATED),  # not the last piece alone
         ([Ended("refusal")] * 2, Bad.REFUSED),
+        ([quoted(400, "invalid_request_error", "Output blocked by content filtering policy")] * 9, Bad.REFUSED),
         ([""] * 2, Bad.EMPTY),
         (["I found nothing."], Bad.NOT_JSON),
         ([{"new_facts": [{"content": SECRET}]}], Bad.SCHEMA),
@@ -199,7 +201,7 @@ async def test_a_cli_out_of_time_is_killed_with_its_children(wrapped: User, wire
 async def test_a_reading_that_is_cancelled_leaves_no_process(wrapped: User, wire: Wire) -> None:
     wire.says(STALL)
     reading = asyncio.create_task(wrapped.model(wire).propose(PROMPT))
-    await asyncio.wait_for(wire.stalled.wait(), 60)
+    await asyncio.to_thread(wire.stalled.wait, 60)
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading

@@ -35,6 +35,7 @@ _OPTIONS = (
 _QUIET = {
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "DISABLE_AUTOUPDATER": "1",
+    "CLAUDE_CODE_DISABLE_THINKING": "1",  # it would use up the output
     "CLAUDE_CODE_MAX_RETRIES": "0",  # the scheduler above knows when to try again
     "BUTLER_MEMORY_TRIGGER_CLASS": "maintenance",  # should any part of us be reached, it writes no episode (E5)
 }
@@ -48,6 +49,7 @@ _ANSWER = "\n\nAnswer with one JSON object that fits this schema, and nothing el
 _SAID: tuple[tuple[str, Down | Bad], ...] = (
     ("Prompt is too long", Bad.TOO_LONG),
     ("output token maximum", Bad.TRUNCATED),
+    ("content filtering policy", Bad.REFUSED),
     ("Credit balance", Down.SPENT_BUDGET),
     ("/login", Down.NOT_LOGGED_IN),
     ("limit reached", Down.RATE_LIMITED),
