@@ -15,6 +15,7 @@ from asking import PROMPT, PROPOSED, SAID, SECRET, failure, model, quoted
 from butler_memory.llm import Bad, Down, Model
 from butler_memory.llm.bounded import Ended as ProcessEnded
 from butler_memory.llm.bounded import run_bounded
+from processes import gone
 from wire import CUT, STALL, TOKENS_IN, TOKENS_OUT, Ended, Item, Status, Wire
 
 pytestmark = pytest.mark.usefixtures("only_loopback")
@@ -155,26 +156,19 @@ async def test_e2_a_cli_that_nobody_logged_in_or_installed_is_an_outage(user: Us
     assert error.reason is Down.NOT_LOGGED_IN
     error = await failure(model("claude-code", "", {"PATH": "/usr/bin:/bin"}, key=""))
     assert error.reason is Down.NO_CLI
+    user.cli.unlink()
+    user.cli.write_bytes(b"\x7fELF of another machine")
+    user.cli.chmod(0o755)
+    error = await failure(model("claude-code", "", user.environ, key=""))
+    assert error.reason is Down.BROKEN
+
+
+async def test_e2_a_cli_without_a_network_is_an_outage(user: User) -> None:
     dead = model("claude-code", "http://127.0.0.1:9", user.environ)
     assert (await failure(dead)).reason is Down.NO_NETWORK
 
 
 # --- the process ----------------------------------------------------------------------------------------
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-async def gone(pid: int) -> bool:
-    for _ in range(200):  # an orphan that was killed is buried by init, in its time
-        if not alive(pid):
-            return True
-        await asyncio.sleep(0.02)
-    return False
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import logging
 import shutil
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -85,7 +86,9 @@ class ClaudeCodeModel:
         if not cli:
             raise BackendDown(Down.NO_CLI)
         started = time.perf_counter()
-        ended = await self._run(cli, prompt)
+        ended: Ended | Excess | None = None
+        with suppress(OSError):  # no program for this machine, or no place for its files
+            ended = await self._run(cli, prompt)
         took = Usage(seconds=time.perf_counter() - started)
         if ended is Excess.TIME:
             raise BackendDown(Down.TIMEOUT, took)
