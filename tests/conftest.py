@@ -239,6 +239,6 @@ def only_loopback(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-async def wire() -> AsyncIterator[Wire]:
-    async with wire_server() as wire:
+def wire() -> Iterator[Wire]:
+    with wire_server() as wire:
         yield wire

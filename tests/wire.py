@@ -1,10 +1,10 @@
 """A model's endpoint on loopback: speaks the Messages protocol and chat completions, and says what a test tells it to.
 
-    async with wire_server() as wire:
+    with wire_server() as wire:              # or the fixture `wire`
         wire.says({"new_facts": [...]})          # a proposal, by tool call or as text: as the request asks
         wire.says("no JSON", Status(529), CUT)   # one item for each request that comes
         wire.says(lambda asked: {...})           # made from the request
-        wire.otherwise = {}                      # what every further request gets
+        wire.otherwise = {"new_facts": []}       # what every further request gets
         ...
         assert wire.requests[0].said == "..."    # what the model would have read
 
@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,21 +70,21 @@ class Wire:
     requests: list[Asked] = field(default_factory=list)
     script: deque[Item] = field(default_factory=deque)
     otherwise: Item = field(default_factory=lambda: Status(500, body={"error": "the test said nothing for this"}))
-    stalled: asyncio.Event = field(default_factory=asyncio.Event)  # set once a request waits in vain
+    stalled: threading.Event = field(default_factory=threading.Event)  # set once a request waits in vain
 
     def says(self, *items: Item) -> None:
         self.script.extend(items)
 
     def _next(self, asked: Asked) -> Item:
         item = self.script.popleft() if self.script else self.otherwise
-        return item(asked) if isinstance(item, Callable) else item  # type: ignore[arg-type]
+        return item(asked) if callable(item) else item
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError, asyncio.IncompleteReadError):
-            asked = await _read(reader)
-            if asked:
-                await self._answer(asked, writer)
-        writer.close()
+        try:
+            with suppress(ConnectionError, asyncio.IncompleteReadError):
+                await self._answer(await _read(reader), writer)
+        finally:
+            writer.close()
 
     async def _answer(self, asked: Asked, writer: asyncio.StreamWriter) -> None:
         speak = next((speak for end, speak in _PROTOCOLS.items() if asked.path.endswith(end)), None)
@@ -103,7 +104,7 @@ class Wire:
             await _send(writer, 200, {"content-type": media}, payload)
 
 
-async def _read(reader: asyncio.StreamReader) -> Asked | None:
+async def _read(reader: asyncio.StreamReader) -> Asked:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     first, *lines = head.strip().split("\r\n")
     method, path, _ = first.split(" ", 2)
@@ -214,28 +215,29 @@ _PROTOCOLS: dict[str, Callable[[Item, dict[str, Any]], tuple[str, bytes]]] = {
 }
 
 
-@asynccontextmanager
-async def wire_server() -> AsyncIterator[Wire]:
-    wire = Wire()
-    serving: set[asyncio.Task[None]] = set()
+@contextmanager
+def wire_server() -> Iterator[Wire]:
+    """In a thread of its own, so that a test may also wait for a command that asks it."""
+    wire, loop = Wire(), asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="wire", daemon=True)
+    thread.start()
 
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task
-        serving.add(task)
-        try:
-            await wire.serve(reader, writer)
-        except asyncio.CancelledError:  # the server is closed while a request stalls
-            writer.close()
-        finally:
-            serving.discard(task)
+    async def start() -> asyncio.Server:
+        return await asyncio.start_server(wire.serve, "127.0.0.1", 0)
 
-    server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=2**24)
+    async def stop() -> None:
+        server.close()
+        serving = asyncio.all_tasks() - {asyncio.current_task()}  # those that stall
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
+
+    server = asyncio.run_coroutine_threadsafe(start(), loop).result()
     wire.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
         yield wire
     finally:
-        server.close()
-        for task in list(serving):
-            task.cancel()
-        await asyncio.gather(*serving, return_exceptions=True)
+        asyncio.run_coroutine_threadsafe(stop(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

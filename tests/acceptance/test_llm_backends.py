@@ -158,6 +158,19 @@ async def test_k3_a_batch_that_does_not_fit_the_model_is_the_contents_fault(
 
 
 @pytest.mark.parametrize(
+    ("backend", "item"),
+    [
+        ("anthropic", quoted(400, "invalid_request_error", "Output blocked by content filtering policy")),
+        ("openai", Status(400, {}, {"error": {"code": "content_policy_violation", "message": SECRET}})),
+    ],
+)
+async def test_e2_what_a_filter_stopped_is_the_contents_fault(wire: Wire, backend: str, item: Item) -> None:
+    """One such episode must not hold up the shard for ever."""
+    wire.says(item)
+    assert (await failure(model(backend, wire.url))).reason is Bad.REFUSED
+
+
+@pytest.mark.parametrize(
     ("item", "backend"),
     [
         (quoted(400, "invalid_request_error", "Your credit balance is too low to access the API."), "anthropic"),

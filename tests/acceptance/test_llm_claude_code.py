@@ -15,6 +15,7 @@ from asking import PROMPT, PROPOSED, SAID, SECRET, failure, model, quoted
 from butler_memory.llm import Bad, Down, Model
 from butler_memory.llm.bounded import Ended as ProcessEnded
 from butler_memory.llm.bounded import run_bounded
+from processes import gone
 from wire import CUT, STALL, TOKENS_IN, TOKENS_OUT, Ended, Item, Status, Wire
 
 pytestmark = pytest.mark.usefixtures("only_loopback")
@@ -76,6 +77,7 @@ async def test_k6_the_real_cli_reads_and_is_nothing_but_a_model(
     [asked] = wire.requests
     assert asked.tools == []
     assert asked.body["max_tokens"] == 777
+    assert "thinking" not in asked.body
     assert PROMPT.instructions in asked.said
     assert SECRET in asked.said
     assert "aardvark" not in asked.said
@@ -133,6 +135,7 @@ async def test_the_cli_is_told_that_it_maintains_and_none_of_our_secrets(tmp_pat
         ([Ended("length", '{"new_facts": ['), "]}"], Bad.TRUNCATED),
         ([Ended("length", '{"new_facts": [{'), json.dumps(SAID)], Bad.TRUNCATED),  # not the last piece alone
         ([Ended("refusal")] * 2, Bad.REFUSED),
+        ([quoted(400, "invalid_request_error", "Output blocked by content filtering policy")] * 9, Bad.REFUSED),
         ([""] * 2, Bad.EMPTY),
         (["I found nothing."], Bad.NOT_JSON),
         ([{"new_facts": [{"content": SECRET}]}], Bad.SCHEMA),
@@ -153,26 +156,19 @@ async def test_e2_a_cli_that_nobody_logged_in_or_installed_is_an_outage(user: Us
     assert error.reason is Down.NOT_LOGGED_IN
     error = await failure(model("claude-code", "", {"PATH": "/usr/bin:/bin"}, key=""))
     assert error.reason is Down.NO_CLI
+    user.cli.unlink()
+    user.cli.write_bytes(b"\x7fELF of another machine")
+    user.cli.chmod(0o755)
+    error = await failure(model("claude-code", "", user.environ, key=""))
+    assert error.reason is Down.BROKEN
+
+
+async def test_e2_a_cli_without_a_network_is_an_outage(user: User) -> None:
     dead = model("claude-code", "http://127.0.0.1:9", user.environ)
     assert (await failure(dead)).reason is Down.NO_NETWORK
 
 
 # --- the process ----------------------------------------------------------------------------------------
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-async def gone(pid: int) -> bool:
-    for _ in range(200):  # an orphan that was killed is buried by init, in its time
-        if not alive(pid):
-            return True
-        await asyncio.sleep(0.02)
-    return False
 
 
 @pytest.fixture
@@ -199,7 +195,7 @@ async def test_a_cli_out_of_time_is_killed_with_its_children(wrapped: User, wire
 async def test_a_reading_that_is_cancelled_leaves_no_process(wrapped: User, wire: Wire) -> None:
     wire.says(STALL)
     reading = asyncio.create_task(wrapped.model(wire).propose(PROMPT))
-    await asyncio.wait_for(wire.stalled.wait(), 60)
+    await asyncio.to_thread(wire.stalled.wait, 60)
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading

@@ -13,6 +13,7 @@ from enum import Enum
 from pathlib import Path
 
 _CHUNK = 65_536
+_BURIAL_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -38,13 +39,12 @@ async def run_bounded(
     try:
         async with asyncio.timeout(seconds):
             _, output = await asyncio.gather(_feed(process, given), _read(process, most))
-            if output is None:
-                return Excess.OUTPUT
-            return Ended(await process.wait(), output)
+            code = await process.wait()
     except TimeoutError:
         return Excess.TIME
     finally:
-        await _end(process)
+        await asyncio.shield(_bury(process))  # a second cancellation must not leave a zombie
+    return Excess.OUTPUT if output is None else Ended(code, output)
 
 
 async def _feed(process: Process, given: bytes) -> None:
@@ -56,18 +56,36 @@ async def _feed(process: Process, given: bytes) -> None:
 
 
 async def _read(process: Process, most: int) -> bytes | None:
+    """All it says; None when that is too much, and then it is killed on the spot."""
     assert process.stdout
     output = bytearray()
     while chunk := await process.stdout.read(_CHUNK):
         output += chunk
         if len(output) > most:
+            _kill(process)
+            await _drain(process.stdout)
             return None
     return bytes(output)
 
 
-async def _end(process: Process) -> None:
-    if process.returncode is None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        # Not to be interrupted: who cancels us must not leave a zombie.
-        await asyncio.shield(process.wait())
+async def _bury(process: Process) -> None:
+    assert process.stdout
+    # Not at its end: a child of its own still holds the pipe, after the process itself has gone.
+    if process.returncode is None or not process.stdout.at_eof():
+        _kill(process)
+        # Only who left the group could outlive that, and hold the pipe; it is not waited for.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_BURIAL_SECONDS):
+                await _drain(process.stdout)
+                await process.wait()
+
+
+async def _drain(stream: asyncio.StreamReader) -> None:
+    """A paused pipe does not see its end, and asyncio waits for the end of every pipe before it reports an exit."""
+    while await stream.read(_CHUNK):
+        pass
+
+
+def _kill(process: Process) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

@@ -11,6 +11,7 @@ import logging
 import shutil
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,6 +36,7 @@ _OPTIONS = (
 _QUIET = {
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "DISABLE_AUTOUPDATER": "1",
+    "CLAUDE_CODE_DISABLE_THINKING": "1",  # it would use up the output
     "CLAUDE_CODE_MAX_RETRIES": "0",  # the scheduler above knows when to try again
     "BUTLER_MEMORY_TRIGGER_CLASS": "maintenance",  # should any part of us be reached, it writes no episode (E5)
 }
@@ -48,6 +50,7 @@ _ANSWER = "\n\nAnswer with one JSON object that fits this schema, and nothing el
 _SAID: tuple[tuple[str, Down | Bad], ...] = (
     ("Prompt is too long", Bad.TOO_LONG),
     ("output token maximum", Bad.TRUNCATED),
+    ("content filtering policy", Bad.REFUSED),
     ("Credit balance", Down.SPENT_BUDGET),
     ("/login", Down.NOT_LOGGED_IN),
     ("limit reached", Down.RATE_LIMITED),
@@ -83,7 +86,9 @@ class ClaudeCodeModel:
         if not cli:
             raise BackendDown(Down.NO_CLI)
         started = time.perf_counter()
-        ended = await self._run(cli, prompt)
+        ended: Ended | Excess | None = None
+        with suppress(OSError):  # no program for this machine, or no place for its files
+            ended = await self._run(cli, prompt)
         took = Usage(seconds=time.perf_counter() - started)
         if ended is Excess.TIME:
             raise BackendDown(Down.TIMEOUT, took)

@@ -34,6 +34,9 @@ OUTPUT_NAME = "proposal"
 # What a model can mend when it is told. What was cut would be cut again, and who refused has been asked.
 _CAN_BE_MENDED = {Bad.NOT_JSON, Bad.SCHEMA}
 _TOO_LARGE = 413
+# A filter stopped it, and the provider says so in a refusal of the request. It would stop it again; half may pass.
+_FILTERED_CODES = {"content_filter", "content_policy_violation", "invalid_prompt"}
+_FILTERED_PHRASE = "content filtering policy"
 
 # The first that fits; subclasses before their bases.
 _REASONS: tuple[tuple[type[errors.ModelAPIError], Down | Bad], ...] = (
@@ -114,7 +117,9 @@ class SdkModel:
 def _reason(error: errors.ModelAPIError) -> Down | Bad:
     if isinstance(error, errors.ModelHTTPError) and error.status_code == _TOO_LARGE:
         return Bad.TOO_LONG
-    return next((reason for kind, reason in _REASONS if isinstance(error, kind)), Down.BROKEN)
+    reason = next((reason for kind, reason in _REASONS if isinstance(error, kind)), Down.BROKEN)
+    filtered = error.provider_error_code in _FILTERED_CODES or _FILTERED_PHRASE in str(error.body)
+    return Bad.REFUSED if reason is Down.REJECTED and filtered else reason
 
 
 def _failure(failed: _Failed, used: Usage) -> BackendDown | BadOutput:
