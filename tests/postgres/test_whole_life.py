@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from butler_memory.bootstrap import Engine
 from caller import Caller
-from conftest import Hands
+from conftest import Hands, OpenEngine
+from reading import Away
 
 pytestmark = pytest.mark.usefixtures("ledger")
 
 
-async def test_two_years_of_a_memory(ask: Caller, engine: Engine, hands: Hands) -> None:
+async def test_two_years_of_a_memory(ask: Caller, open_engine: OpenEngine, hands: Hands) -> None:
+    engine = await open_engine(episode_reader=Away())
     await engine.workers.run_due()
     project = await ask.user_says("the northern garden project", "current_project", permanence="standard")
     allergy = await ask.user_says("penicillin", "allergy", permanence="standard", importance=9)

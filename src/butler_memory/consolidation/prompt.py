@@ -52,7 +52,7 @@ outcomes: for rules listed as served: rule (handle), outcome ("helpful", "harmfu
 
 Do not extract: small talk and what will not matter in a week; what is known already and unchanged; rules that are
 known; hypotheticals, jokes, fiction, questions, quotations; secrets, passwords, card or account numbers; anything about
-this task. An empty object is a good answer."""
+this task. Nothing is a good answer: {"new_facts": []}."""
 
 
 def prompt_of(batch: Batch) -> Prompt:

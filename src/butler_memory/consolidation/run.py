@@ -109,7 +109,7 @@ class Consolidation:
         )  # fmt: skip
         if queue.oldest is None or queue.newest is None or queue.newest + quiet <= now:
             return None
-        overdue = queue.oldest <= self.timetable.last_fire(JobName.CONSOLIDATE, now)
+        overdue = queue.oldest < self.timetable.last_fire(JobName.CONSOLIDATE, now)
         return None if overdue else queue.newest + quiet
 
     async def _next_retry(self, lease: Lease) -> datetime | None:

@@ -92,7 +92,7 @@ async def butlers_waiting(conn: Conn, tenant: str) -> list[str]:
 
 async def count_pending(conn: Conn, tenant: str, butler: str, enough: int) -> int:
     found = await conn.execute(
-        f"SELECT count(*) AS n FROM (SELECT 1 FROM memory.episodes WHERE {_WAITING} LIMIT %(enough)s) some",
+        f"SELECT count(*) AS n FROM (SELECT 1 FROM memory.episodes WHERE {_WAITING} LIMIT %(enough)s) AS few",
         {"tenant": tenant, "butler": butler, "enough": enough},
     )
     row = await found.fetchone()
