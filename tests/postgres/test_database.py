@@ -235,6 +235,30 @@ async def test_a_busy_pool_is_unavailable_and_not_a_hang(narrow: Database, monke
     await first
 
 
+async def test_who_is_cancelled_in_the_moment_in_which_a_connection_comes_stops(narrow: Database) -> None:
+    """At every step of the loop between the giving back and the getting: one of them is that moment."""
+    for steps in range(20):
+        release, never = asyncio.Event(), asyncio.Event()
+
+        async def holds(_: Conn, release: asyncio.Event = release) -> None:
+            await release.wait()
+
+        async def waits(_: Conn, never: asyncio.Event = never) -> None:
+            await never.wait()
+
+        holder = asyncio.create_task(narrow.run("home", holds))
+        await asyncio.sleep(0.02)
+        next_one = asyncio.create_task(narrow.run("home", waits))
+        await asyncio.sleep(0.02)
+        release.set()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        next_one.cancel()
+        await asyncio.wait([next_one], timeout=5)
+        assert next_one.cancelled(), f"after {steps} steps"
+        await holder
+
+
 async def test_work_is_done_again_when_another_was_in_its_way(narrow: Database) -> None:
     tries = 0
 

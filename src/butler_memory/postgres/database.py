@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import psycopg
@@ -129,7 +130,7 @@ async def _once(pool: AsyncConnectionPool[Conn], tenant: str, work: Callable[[Co
     try:
         # After a restart of the server all pooled connections are dead: leave them one by one, then a new one comes.
         for _ in range(pool.max_size + 1):
-            async with pool.connection(timeout=WAIT_FOR_CONNECTION_SECONDS) as conn:
+            async with _connection(pool) as conn:
                 if await _began(conn, tenant, opening):
                     return await work(conn)
     except PoolTimeout:
@@ -140,7 +141,7 @@ async def _once(pool: AsyncConnectionPool[Conn], tenant: str, work: Callable[[Co
 async def _read_once(pool: AsyncConnectionPool[Conn], tenant: str, work: Callable[[Conn], Awaitable[T]]) -> T:
     """Reading twice does no harm, so a dead connection is simply left for the next."""
     for _ in range(pool.max_size + 1):
-        async with pool.connection(timeout=WAIT_FOR_CONNECTION_SECONDS) as conn:
+        async with _connection(pool) as conn:
             try:
                 async with conn.pipeline():
                     await conn.execute("SELECT set_config('memory.tenant', %s, true)", [tenant])
@@ -149,6 +150,23 @@ async def _read_once(pool: AsyncConnectionPool[Conn], tenant: str, work: Callabl
                 if not conn.closed:
                     raise
     raise Unavailable("The database connection was lost.", reason="connection_lost")
+
+
+@asynccontextmanager
+async def _connection(pool: AsyncConnectionPool[Conn]) -> AsyncIterator[Conn]:
+    """Of the pool. Before Python 3.12 its `asyncio.wait_for` swallows a cancellation that comes with the connection,
+    and who was told to stop would go on for ever.
+    """
+    before = _cancelled()
+    async with pool.connection(timeout=WAIT_FOR_CONNECTION_SECONDS) as conn:
+        if _cancelled() > before:
+            raise asyncio.CancelledError
+        yield conn
+
+
+def _cancelled() -> int:
+    task = asyncio.current_task()
+    return task.cancelling() if task else 0
 
 
 async def _began(conn: Conn, tenant: str, opening: str) -> bool:
