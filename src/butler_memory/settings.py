@@ -203,7 +203,7 @@ class ScheduleSettings(Section):
 
 
 class ConsolidationSettings(Section):
-    backend: Literal["offline", "claude-code", "anthropic", "openai", "agent"] = "offline"
+    backend: Literal["offline", "claude-code", "anthropic", "openai"] = "offline"
     batch_size: PositiveInt = 20
     quiet_seconds: Annotated[float, Field(ge=0)] = 60
     max_retired_share: Share = 0.1

@@ -221,6 +221,21 @@ def test_doctor_names_the_broken_setting_and_what_would_be_right(cli: Cli, tmp_p
     assert "default_ttl_days" in check["mend"]
 
 
+def test_doctor_says_who_reads_and_what_that_needs(cli: Cli, tmp_path: Path) -> None:
+    def reader(**given: str) -> tuple[str, str]:
+        named = {f"BUTLER_MEMORY_CONSOLIDATION__{name}": value for name, value in given.items()}
+        ended = cli("doctor", "--json", PATH=str(tmp_path), ANTHROPIC_API_KEY="", **named)
+        [check] = [check for check in ended.json["checks"] if check["name"] == "reader"]
+        return check["status"], check["message"] + check["mend"]
+
+    assert reader() == ("ok", "episodes are read without a language model")
+    status, said = reader(BACKEND="anthropic")
+    assert (status, "ANTHROPIC_API_KEY" in said) == ("fail", True)
+    status, said = reader(BACKEND="claude-code")
+    assert (status, "Install Claude Code" in said) == ("fail", True)
+    assert reader(BACKEND="openai", MODEL="m", BASE_URL="http://localhost:1/v1")[0] == "ok"
+
+
 def test_doctor_says_that_the_port_is_taken_and_the_server_gone(cli: Cli) -> None:
     with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as other:  # answers, but is not ours
         Thread(target=other.serve_forever, daemon=True).start()

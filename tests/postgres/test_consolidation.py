@@ -381,6 +381,20 @@ async def test_k5_a_reading_that_would_retire_much_waits_for_a_person(
     assert await states(urls) == ["consolidated"]
 
 
+@pytest.mark.parametrize(("share", "retired"), [("0.4", 0), ("0.5", 11)])
+async def test_k5_how_much_one_reading_may_retire_is_set(
+    ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any], share: str, retired: int
+) -> None:
+    for n in range(22):
+        await ask.fact(f"old {n}", f"key_{n}")
+    hands.pass_(days=1)
+    await tell(ask, hands, "User: half of it is new")
+    half = {"new_facts": [fact(f"new {n}", f"key_{n}") for n in range(11)]}
+    engine, _ = await reads(half, BUTLER_MEMORY_CONSOLIDATION__MAX_RETIRED_SHARE=share)
+    await consolidated(engine)
+    assert sum(content.startswith("new") for content in await contents(urls)) == retired
+
+
 async def test_k5_a_rejected_proposal_writes_nothing_and_its_episodes_can_be_read_again(
     ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any], admin: Any
 ) -> None:

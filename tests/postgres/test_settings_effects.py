@@ -21,7 +21,7 @@ import pytest
 from butler_memory import serve, settings
 from butler_memory.bootstrap import Engine
 from butler_memory.bootstrap import open_engine as open_as_in_production
-from butler_memory.domain.kinds import Role
+from butler_memory.domain.kinds import JobName, Role
 from butler_memory.embedding.fake import FakeEmbedder
 from butler_memory.embedding.weights import FILES
 from butler_memory.errors import SetupError, Unauthenticated, Unavailable
@@ -29,6 +29,7 @@ from butler_memory.mcp_server.tools import TOOLS
 from butler_memory.postgres.provision import Urls
 from caller import Caller, Json, forbidden
 from conftest import Hands, OpenEngine, rows, settings_for
+from wire import Wire
 
 pytestmark = pytest.mark.usefixtures("ledger")
 
@@ -38,6 +39,7 @@ LADDER = "postgres/test_marks.py::test_r3_r4_the_steps_of_the_ladder_are_where_t
 
 WHEN = "test_j1_each_job_runs_at_the_time_that_is_set"
 BACKENDS = "acceptance/test_llm_backends.py"
+READING = "postgres/test_consolidation.py"
 
 # Key -> the test that sees its effect; one of another module with its path.
 SEEN: dict[str, str] = {
@@ -86,6 +88,11 @@ SEEN: dict[str, str] = {
     "retrieval.quotas.episodes": "postgres/test_context.py::test_c2_the_quotas_share_the_budget_as_set",
     "retrieval.core_share": "postgres/test_context.py::test_c9_core_memory_has_the_share_that_is_set",
     "retrieval.tokenizer": "postgres/test_context.py::test_c1_tokens_are_counted_by_the_tokenizer_that_is_named",
+    "consolidation.backend": "test_k6_the_backend_that_is_named_reads",
+    "consolidation.batch_size": f"{READING}::test_k1_batches_are_bounded_and_in_order",
+    "consolidation.quiet_seconds": f"{READING}::test_d7_quiet_seconds_of_zero_leave_the_cron_alone",
+    "consolidation.max_retired_share": f"{READING}::test_k5_how_much_one_reading_may_retire_is_set",
+    "consolidation.daily_tokens": f"{READING}::test_k7_the_cost_is_kept_and_a_day_has_a_limit",
     "consolidation.model": f"{BACKENDS}::test_the_named_model_is_asked_at_the_named_address_with_the_key",
     "consolidation.base_url": f"{BACKENDS}::test_the_named_model_is_asked_at_the_named_address_with_the_key",
     "consolidation.timeout_seconds": f"{BACKENDS}::test_e2_who_does_not_answer_in_time_is_left",
@@ -106,16 +113,11 @@ SEEN: dict[str, str] = {
     "BUTLER_MEMORY_CONFIG": "test_the_named_file_is_the_one_that_is_read",
 }
 
-_JOBS = "read by consolidation, which is not built yet"
 _HOST = "what a butler host shows in its roster; there is no host yet"
 NOT_YET: dict[str, str] = {
     "butler.name": _HOST,
     "butler.description": _HOST,
     **{f"butler.schedule.{job}.prompt": _HOST for job in settings.Jobs.model_fields},
-    "consolidation.backend": _JOBS,
-    "consolidation.batch_size": _JOBS,
-    "consolidation.quiet_seconds": _JOBS,
-    "consolidation.max_retired_share": _JOBS,
 }
 
 
@@ -563,3 +565,24 @@ async def test_up_stands_where_its_variables_say(urls: Urls, tmp_path: Path) -> 
             urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5)
         assert (data_dir / "butler-token").read_text().strip() == said["butler_token"]
     assert len(await rows(urls, "SELECT 1 FROM memory.tokens")) == 2, "in the database that was named"
+
+
+async def test_k6_the_backend_that_is_named_reads(
+    open_engine: OpenEngine, urls: Urls, hands: Hands, wire: Wire
+) -> None:
+    wire.otherwise = {"new_facts": []}
+    there = {
+        "BUTLER_MEMORY_CONSOLIDATION__MODEL": "m",
+        "BUTLER_MEMORY_CONSOLIDATION__BASE_URL": wire.url,
+        "BUTLER_MEMORY_LLM_API_KEY": "k",
+    }
+    for backend, asked in (("offline", 0), ("openai", 1), ("anthropic", 2)):
+        engine = await open_engine(BUTLER_MEMORY_CONSOLIDATION__BACKEND=backend, **there)
+        secret, _ = await engine.access.create_token("home", backend, Role.BUTLER)
+        await Caller(engine.memory, await engine.access.authenticate(secret)).episode("hello")
+        await engine.workers.run_now(JobName.CONSOLIDATE, "home", backend)
+        assert len(wire.requests) == asked
+    read_by = await rows(urls, "SELECT butler, backend FROM memory.consolidation_runs ORDER BY 1")
+    assert [(row["butler"], row["backend"]) for row in read_by] == [
+        ("anthropic", "anthropic:m"), ("offline", "offline"), ("openai", "openai:m"),
+    ]  # fmt: skip

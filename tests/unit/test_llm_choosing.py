@@ -57,7 +57,6 @@ def chosen(environ: dict[str, str] | None = None, **consolidation: str) -> Any:
     ("consolidation", "right"),
     [
         ({"backend": "offline"}, "without a language model"),
-        ({"backend": "agent"}, "not built yet"),
         ({"backend": "anthropic"}, "BUTLER_MEMORY_LLM_API_KEY, or ANTHROPIC_API_KEY"),
         ({"backend": "openai"}, "consolidation.model"),
         ({"backend": "openai", "model": "gpt-9"}, "BUTLER_MEMORY_LLM_API_KEY, or OPENAI_API_KEY"),

@@ -77,6 +77,7 @@ backend = "claude-code"
 batch_size = 50
 quiet_seconds = 0
 max_retired_share = 0.05
+daily_tokens = 300_000
 model = "qwen3:8b"
 base_url = "http://localhost:11434/v1"
 timeout_seconds = 30
@@ -288,7 +289,7 @@ def test_an_unknown_key_is_refused_with_the_known_ones(file: Path, text: str, ke
         (
             "memory.consolidation.backend",
             "'gpt'",
-            "'offline', 'claude-code', 'anthropic', 'openai' or 'agent'",
+            "'offline', 'claude-code', 'anthropic' or 'openai'",
         ),
         ("memory.consolidation.batch_size", "0", "greater than or equal to 1"),
         ("memory.consolidation.quiet_seconds", "-1", "greater than or equal to 0"),

@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import shlex
+import shutil
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -22,6 +23,8 @@ from butler_memory.cli.findings import Finding, Status, fail, from_error, ok, wa
 from butler_memory.domain.clock import system_clock
 from butler_memory.embedding.lazy import LazyEmbedder
 from butler_memory.errors import ButlerMemoryError
+from butler_memory.llm.choose import model_of
+from butler_memory.llm.claude_code import CLI
 from butler_memory.postgres import access, embeddings, leases, stats
 from butler_memory.postgres.database import Database, check_application
 from butler_memory.postgres.leases import Shard
@@ -226,6 +229,20 @@ def _vectors(missing: int, others: int) -> Finding:
             "A running 'up' makes up for them; 'butler-memory reembed --all' does it now.",
         )
     return ok("vectors", "every live memory has its vector")
+
+
+def reader(settings: Settings) -> Finding:
+    """Who reads episodes. A language model is not asked: that may cost money."""
+    backend = settings.memory.consolidation.backend
+    if backend == "offline":
+        return ok("reader", "episodes are read without a language model")
+    try:
+        name = model_of(settings).name
+    except ButlerMemoryError as error:
+        return from_error("reader", error)
+    if backend == "claude-code" and not shutil.which(CLI):
+        return fail("reader", f"There is no '{CLI}' command.", "Install Claude Code, or choose another backend.")
+    return ok("reader", f"episodes are read by {name} (not asked now)")
 
 
 async def embedding_model(settings: Settings) -> Finding:

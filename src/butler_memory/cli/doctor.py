@@ -47,6 +47,7 @@ async def _examine(session: Session, waiting: screen.Waiting, *, fix: bool) -> l
     found += [checks.enabled(settings), checks.data_dir(settings), checks.clock(settings)]
     found.append(await asyncio.to_thread(checks.port, settings))
     found += await checks.database(settings, waiting.say)
+    found.append(checks.reader(settings))
     found.append(await checks.embedding_model(settings))
     return found
 

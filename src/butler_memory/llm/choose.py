@@ -28,8 +28,6 @@ def model_of(settings: Settings, environ: Mapping[str, str] | None = None) -> Mo
             return _openai(chosen, key, environ)
         case "claude-code":
             return _claude_code(chosen, key, environ)
-        case "agent":
-            raise SetupError("consolidation.backend 'agent' is not built yet.", recovery="Choose another backend.")
         case "offline":
             raise SetupError("consolidation.backend 'offline' reads without a language model.")
 

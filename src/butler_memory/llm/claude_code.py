@@ -26,7 +26,7 @@ from butler_memory.llm.schema import proposal_schema
 
 log = logging.getLogger(__name__)
 
-_CLI = "claude"
+CLI = "claude"
 # Tried with 2.1; docs/decisions/0007-llm-backends.md says what each is for.
 _OPTIONS = (
     *("--print", "--output-format", "json", "--max-turns", "1"),
@@ -82,7 +82,7 @@ class ClaudeCodeModel:
         return f"claude-code:{self.model}"
 
     async def propose(self, prompt: Prompt) -> Reply:
-        cli = shutil.which(_CLI, path=self.environ.get("PATH"))
+        cli = shutil.which(CLI, path=self.environ.get("PATH"))
         if not cli:
             raise BackendDown(Down.NO_CLI)
         started = time.perf_counter()
