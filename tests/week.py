@@ -1,20 +1,22 @@
 """A made-up week of one user and her four butlers: what was told, what is to be known of it, and a model that reads it.
 
-for name, told in half(first=True).items(): ...   # 15 episodes until Wednesday night, 15 after it
-learned(by_model=False)                           # the facts and rules of the week, with their evidence
-model_reading(text)                               # a proposal, from nothing but what a prompt shows
+    half(first=True)           # the 15 episodes until Wednesday night, by name; 15 come after it
+    learned(by_model=False)    # the facts and rules of the week, each with the episodes that are its evidence
+    model_reading(text)        # a proposal, from nothing but what a prompt shows
+
+Consolidation runs on Wednesday and on Sunday night, so that there is something to correct and to confirm.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from butler_memory.domain.sentence import line_of_fact
+from prompts import shown
 
 Json = dict[str, Any]
 
@@ -192,26 +194,21 @@ def as_learned(row: Mapping[str, Any], told_in: Iterable[str], replaces: str) ->
 
 # --- a model that reads it -------------------------------------------------------------------------------------------
 
-_EPISODE = re.compile(r"^<episode (E\d+) \([^)]*\)>\n(.*?)\n</episode>$", re.M | re.S)
-_KNOWN = re.compile(r"^- ([FR]\d+): (.*) \[[^\]]*\]$", re.M)
 _NAMES = {told.text: name for name, told in WEEK.items()}
 
 
 def model_reading(prompt: str) -> Json:
     """What a good model would propose; it knows the week, but handles only from the prompt."""
-    shown = {_NAMES[_unbarred(text)]: handle for handle, text in _EPISODE.findall(prompt)}
-    known = {line: handle for handle, line in _KNOWN.findall(prompt)}
+    seen = shown(prompt)
+    handles = {_NAMES[text]: handle for handle, text in seen.episodes.items()}
+    known = {line: handle for handle, line in seen.known.items()}
     proposal: Json = {"new_facts": [], "updated_facts": [], "new_rules": [], "confirmations": []}
     for each in (*_FACTS, *_FACTS_FOR_A_MODEL, *_RULES):
-        evidence = [handle for name, handle in shown.items() if name in each.told_in]
+        evidence = [handle for name, handle in handles.items() if name in each.told_in]
         if evidence:
             kind, item = _proposed(each, known)
             proposal[kind].append({**item, "evidence": evidence})
     return proposal
-
-
-def _unbarred(text: str) -> str:
-    return "\n".join(line.removeprefix("| ") for line in text.split("\n"))
 
 
 def _proposed(each: Learned, known: Mapping[str, str]) -> tuple[str, Json]:
