@@ -125,7 +125,7 @@ async def open_engine(
         consolidation = Consolidation(desk, episode_reader, times)
         memory = Memory(desk, reader, clock, times)
         jobs = jobs_of(desk, models, consolidation)
-        workers = Workers(database, jobs, times, clock)
+        workers = Workers(database, jobs if settings.memory.enabled else [], times, clock)
         yield Engine(
             settings,
             memory,
@@ -169,7 +169,7 @@ def timetable(settings: Settings) -> Timetable:
 def jobs_of(desk: Desk, models: Models, consolidation: Consolidation) -> list[Job]:
     """The engine's jobs. They always exist: settings move their times, and nothing takes them away (J1)."""
     return [
-        Job(JobName.CONSOLIDATE, consolidation.run, of_tenants=False),
+        Job(JobName.CONSOLIDATE, consolidation.run),
         Job(JobName.DECAY_SWEEP, partial(decay_sweep, desk)),
         Job(JobName.EPISODE_CLEANUP, partial(clean_up, desk)),
         Job(JobName.REEMBED, partial(reembed, desk.database, models)),
@@ -286,6 +286,13 @@ async def _check_text_config(database: Database, settings: Settings) -> None:
         raise SetupError(
             f"retrieval.text_config is '{chosen}', which is no text search configuration of this database.",
             recovery=f"It has: {', '.join(known)}.",
+        )
+
+
+def require_enabled(settings: Settings) -> None:
+    if not settings.memory.enabled:
+        raise SetupError(
+            "The memory is switched off (enabled = false).", recovery="Set enabled = true in [butler.memory]."
         )
 
 

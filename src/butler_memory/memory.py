@@ -231,7 +231,9 @@ class Memory:
         async def work(conn: Conn) -> Json:
             found = await stats.counts(conn, who.tenant, list(scopes) if scopes else None, now, threshold)
             shards, last = await stats.jobs(conn, who.tenant)
-            return stats_shape(found, now) | {"jobs": jobs_shape(shards, last, self._timetable, now)}
+            return stats_shape(found, shards, self._timetable, now) | {
+                "jobs": jobs_shape(shards, last, self._timetable, now)
+            }
 
         shape: Json = plain_json(await self._desk.database.run(who.tenant, work))
         return shape | {"request_context": request.request_context.given()}

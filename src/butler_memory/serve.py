@@ -22,7 +22,7 @@ from uuid import NAMESPACE_URL, uuid5
 import uvicorn
 
 from butler_memory.access import Access
-from butler_memory.bootstrap import Engine, make_up_for_vectors, open_engine, restricted
+from butler_memory.bootstrap import Engine, make_up_for_vectors, open_engine, require_enabled, restricted
 from butler_memory.domain.kinds import Role
 from butler_memory.embedding.lazy import LazyEmbedder
 from butler_memory.errors import SetupError, Unauthenticated
@@ -57,7 +57,7 @@ class ServeInfo:
 async def serve(settings: Settings, *, progress: Callable[[str], None], announce: Callable[[ServeInfo], None]) -> None:
     """`butler-memory up`: everything until Ctrl-C or SIGTERM; nothing is left running."""
     env = settings.env
-    _require_enabled(settings)
+    require_enabled(settings)
     url = f"http://{_reached_at(env)}:{settings.butler.port}/mcp"
     with disk_problems_explained(env.data_dir):
         env.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ async def serve_jobs(
     settings: Settings, *, progress: Callable[[str], None], announce: Callable[[Engine], None]
 ) -> None:
     """`butler-memory worker`: the jobs alone, beside any other process that runs them."""
-    _require_enabled(settings)
+    require_enabled(settings)
     with cancelled_by_signals():
         async with open_engine(settings, progress=progress) as engine, upkeep(engine):
             stopped = asyncio.Event()
@@ -92,13 +92,6 @@ async def serve_stdio(settings: Settings) -> None:
             server = build_server(engine.memory, lambda _: _stdio_principal(engine), enabled=settings.memory.enabled)
             async with stdio_streams() as (read, write):
                 await server.run(read, write, server.create_initialization_options())
-
-
-def _require_enabled(settings: Settings) -> None:
-    if not settings.memory.enabled:
-        raise SetupError(
-            "The memory is switched off (enabled = false).", recovery="Set enabled = true in [butler.memory]."
-        )
 
 
 async def _stdio_principal(engine: Engine) -> Principal:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from butler_memory.cli import jobs
 from commands import Cli, kept_up
 
 LATER = {"BUTLER_MEMORY_CLOCK_OFFSET": "+2000d"}
@@ -25,9 +26,9 @@ def cli(tmp_path_factory: pytest.TempPathFactory, model_at_hand: Path) -> Iterat
 
 def test_each_job_is_listed_runs_when_told_and_leaves_its_history(cli: Cli) -> None:
     cli.ok("remember", "It rained", "--episode")
-    jobs = cli.ok("job", "list")["jobs"]
-    assert set(jobs) == {"consolidate", "decay_sweep", "episode_cleanup", "reembed"}
-    assert all(job["next_run_at"] and not job["late"] for job in jobs.values())
+    listed = cli.ok("job", "list")["jobs"]
+    assert set(listed) == {"consolidate", "decay_sweep", "episode_cleanup", "reembed"}
+    assert all(job["next_run_at"] and not job["late"] for job in listed.values())
     [ran] = cli.ok("job", "run", "decay_sweep")["runs"]
     assert (ran["tenant"], ran["outcome"]) == ("home", "ok")
     assert cli.ok("job", "list")["jobs"]["decay_sweep"]["last_ok_at"]
@@ -53,6 +54,23 @@ def test_j1_a_job_that_does_not_run_is_named_by_doctor_stats_and_list(cli: Cli) 
     assert "decay_sweep (1)" in finding["message"]
 
 
+def test_j1_a_job_that_hangs_is_late_and_not_simply_running() -> None:
+    hanging = {"running": True, "late": True, "last_run": None}
+    assert jobs._condition(hanging).plain == "late, running"
+    assert jobs._condition(hanging | {"late": False}).plain == "running"
+
+
+def test_e3_doctor_and_stats_say_that_episodes_are_kept_past_their_time(cli: Cli) -> None:
+    cli.ok("remember", "It snowed", "--episode")
+    checks = {check["name"]: check for check in cli.ok("doctor", **LATER)["checks"]}
+    assert checks["episodes"]["status"] == "warn"
+    assert "kept past their time" in cli("stats", **LATER).out
+    assert "consolidation could not run for" in cli("stats", **LATER).out
+    cli.ok("job", "run", "consolidate", **LATER)
+    checks = {check["name"]: check for check in cli.ok("doctor", **LATER)["checks"]}
+    assert checks["episodes"]["status"] == "ok"
+
+
 def test_j3_what_is_important_and_faded_is_listed_until_a_person_confirms_it(cli: Cli) -> None:
     assert "Nothing waits for you." in cli("review", "list").out
     fact = cli.ok("remember", "penicillin", "--predicate", "allergy", "--permanence", "standard")
@@ -64,6 +82,28 @@ def test_j3_what_is_important_and_faded_is_listed_until_a_person_confirms_it(cli
 
 def test_worker_once_runs_what_is_due(cli: Cli) -> None:
     assert "ok" in cli.ok("worker", "--once", BUTLER_MEMORY_CLOCK_OFFSET="+2100d")["runs"]
+
+
+def test_worker_once_says_by_its_exit_code_that_a_job_failed(cli: Cli) -> None:
+    cli.ok("remember", "It hailed", "--episode")
+    away = {"BUTLER_MEMORY_CONSOLIDATION__BACKEND": "openai", "BUTLER_MEMORY_CLOCK_OFFSET": "+2200d"}
+    ended = cli("worker", "--once", **away)
+    assert (ended.code, "failed" in ended.out, "job history" in ended.out) == (1, True, True)
+
+
+def test_appendix_c_a_memory_that_is_switched_off_runs_no_jobs(cli: Cli) -> None:
+    off = {"BUTLER_MEMORY_ENABLED": "false", "BUTLER_MEMORY_CLOCK_OFFSET": "+2300d"}
+    before = cli.ok("job", "history")
+    for words in (("job", "run", "decay_sweep"), ("worker", "--once")):
+        ended = cli(*words, **off)
+        assert (ended.code, "switched off" in ended.err) == (5, True)
+    assert cli.ok("job", "history") == before
+
+
+@pytest.mark.parametrize("words", [("run", "decay_sweep"), ("list",), ("history",)])
+def test_an_unknown_tenant_is_refused(cli: Cli, words: tuple[str, ...]) -> None:
+    ended = cli("job", *words, "--tenant", "nobody")
+    assert (ended.code, "no tenant" in ended.err) == (3, True)
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])

@@ -14,6 +14,7 @@ from butler_memory.errors import Unavailable
 from butler_memory.postgres import leases
 from butler_memory.postgres.leases import Lease, LeaseLost, fenced
 from butler_memory.postgres.provision import Urls
+from butler_memory.security.principal import Principal
 from butler_memory.upkeep.job import Done, Job
 from butler_memory.workers.workers import Workers
 from conftest import Hands, rows
@@ -47,8 +48,8 @@ async def script(engine: Engine) -> Scripted:
 
 @pytest.fixture
 def workers(engine: Engine, hands: Hands) -> MakeWorkers:
-    def make(script: Scripted, name: JobName = SWEEP, *, of_tenants: bool = True) -> Workers:
-        job = Job(name, script, of_tenants)
+    def make(script: Scripted, name: JobName = SWEEP) -> Workers:
+        job = Job(name, script)
         return Workers(
             engine.database, [job], timetable(engine.settings), hands, lease_seconds=LEASE_SECONDS, poll_seconds=0.02
         )
@@ -313,7 +314,7 @@ async def test_a_wish_that_comes_while_the_job_runs_is_not_lost(
         return Done()
 
     script.does = wishes
-    made = workers(script, job, of_tenants=False)
+    made = workers(script, job)
     await engine.database.run("a", lambda conn: leases.wish(conn, "a", "health", job, hands.now, hands.now))
     assert len(await made.run_due()) == 2
     assert await made.run_due() == []
@@ -327,7 +328,7 @@ async def test_a_shard_that_failed_is_not_hurried_by_new_wishes(
 
     job = JobName.CONSOLIDATE
     script.does = fails
-    made = workers(script, job, of_tenants=False)
+    made = workers(script, job)
 
     async def wish() -> None:
         await engine.database.run("a", lambda conn: leases.wish(conn, "a", "health", job, hands.now, hands.now))
@@ -338,6 +339,46 @@ async def test_a_shard_that_failed_is_not_hurried_by_new_wishes(
     assert await made.run_due() == []
     hands.pass_(minutes=1)
     assert len(await made.run_due()) == 1
+
+
+async def test_a_wish_that_comes_while_a_failed_job_is_tried_again_is_not_lost(
+    script: Scripted, workers: MakeWorkers, hands: Hands, engine: Engine
+) -> None:
+    job = JobName.CONSOLIDATE
+
+    async def wish() -> None:
+        await engine.database.run("a", lambda conn: leases.wish(conn, "a", "health", job, hands.now, hands.now))
+
+    async def fails_then_wishes(lease: Lease) -> Done:
+        if len(script.seen) == 1:
+            raise Unavailable("no")
+        if len(script.seen) == 2:
+            await wish()  # after it has read what was there
+        return Done()
+
+    script.does = fails_then_wishes
+    made = workers(script, job)
+    await wish()
+    assert [run.outcome for run in await made.run_due()] == [RunOutcome.FAILED]
+    hands.pass_(minutes=1)
+    assert [run.outcome for run in await made.run_due()] == [RunOutcome.OK] * 2
+
+
+async def test_j1_a_shard_whose_time_is_moved_forward_has_not_run_for_all_that(
+    script: Scripted, workers: MakeWorkers, hands: Hands, engine: Engine
+) -> None:
+    """As where a backend asked for a long break, or the cron expression was changed."""
+    job = JobName.CONSOLIDATE
+    far = hands.now + timedelta(days=30)
+    await engine.database.run("a", lambda conn: leases.wish(conn, "a", "health", job, hands.now, far))
+    made = workers(script, job)
+    assert await made.run_due() == []
+    [shard] = await engine.database.run_as_worker(lambda conn: leases.shards(conn, job=job))
+    assert shard.next_run_at
+    assert shard.next_run_at < far
+    assert shard.last_ok_at is None
+    hands.pass_(days=1)
+    assert await made.late() == [shard]
 
 
 async def test_j1_the_watchman_names_a_job_that_has_not_run_for_twice_its_period(
@@ -351,6 +392,21 @@ async def test_j1_the_watchman_names_a_job_that_has_not_run_for_twice_its_period
     assert [(shard.tenant, shard.job) for shard in await made.late()] == [("a", SWEEP), ("b", SWEEP)]
     await made.run_due()
     assert await made.late() == []
+
+
+async def test_j1_a_job_that_no_process_has_ever_run_is_late_too(
+    script: Scripted, engine: Engine, hands: Hands, admin: Principal
+) -> None:
+    assert await engine.workers.late() == []
+    hands.pass_(days=3)
+    late = {(shard.tenant, shard.job) for shard in await engine.workers.late()}
+    ours = (JobName.DECAY_SWEEP, JobName.EPISODE_CLEANUP, JobName.REEMBED)
+    assert late == {(tenant, job) for tenant in ("a", "b", "home") for job in ours}
+    jobs = (await engine.memory.stats(admin, {}))["jobs"]
+    assert [name for name, job in jobs.items() if job["late"]] == sorted(ours)
+    assert all(job["next_run_at"] for job in jobs.values())
+    assert len(await engine.workers.run_due()) == 9, "made up once, at the start"
+    assert await engine.workers.late() == await engine.workers.run_due() == []
 
 
 async def test_run_now_takes_each_shard_whatever_its_time_but_not_from_another(

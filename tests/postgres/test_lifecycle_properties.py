@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -22,10 +23,12 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule, 
 from butler_memory import bootstrap
 from butler_memory.bootstrap import Engine
 from butler_memory.domain.kinds import (
+    Cardinality,
     ConsolidationStatus,
     EpisodeState,
     JobName,
     MemoryType,
+    Permanence,
     Role,
     RuleStatus,
     RunOutcome,
@@ -33,6 +36,7 @@ from butler_memory.domain.kinds import (
     Validity,
 )
 from butler_memory.domain.lifecycle import CONSOLIDATION_STEPS, EPISODE_STEPS, FACT_STEPS, RULE_STEPS
+from butler_memory.domain.predicates import Predicate
 from butler_memory.embedding.fake import FakeEmbedder
 from butler_memory.errors import Conflict
 from butler_memory.postgres.provision import Urls
@@ -46,7 +50,7 @@ EXAMPLES = 15
 STEPS = 30
 # Few words, so that keys meet; one predicate of each kind.
 PREDICATES = st.sampled_from(["employer", "allergy", "weight", "birthday"])
-CONTENTS = st.sampled_from(["red", "blue", "Red.", "green tea"])
+CONTENTS = st.sampled_from(["red", "blue", "Red.", "green tea", "User: I am allergic to nuts. I work at Acme."])
 PERMANENCE = st.sampled_from([None, "permanent", "standard", "volatile", "ephemeral"])
 SOURCES = st.sampled_from(["user_stated", "agent_inferred", "imported"])
 SESSIONS = st.sampled_from(["s1", "s2", "s3"])
@@ -164,11 +168,22 @@ class Life(RuleBasedStateMachine):
     def time_passes(self, days: float) -> None:
         self.stage.hands.now += timedelta(days=days)
 
-    @rule(job=st.sampled_from([JobName.DECAY_SWEEP, JobName.DECAY_SWEEP, JobName.EPISODE_CLEANUP]))
+    @rule(job=st.sampled_from([*JobName, JobName.DECAY_SWEEP]))
     def a_job_runs(self, job: JobName) -> None:
-        [ran] = self.stage.run(self.stage.engine.workers.run_now(job, self.tenant))
-        assert ran.run is not None
-        assert ran.run.outcome is RunOutcome.OK
+        for ran in self.stage.run(self.stage.engine.workers.run_now(job, self.tenant)):
+            assert ran.run is not None
+            assert ran.run.outcome is RunOutcome.OK
+
+    @rule(name=PREDICATES, many=st.booleans(), temporal=st.booleans())
+    def set_predicate(self, name: str, many: bool, temporal: bool) -> None:
+        cardinality = Cardinality.MANY if many else Cardinality.ONE
+        entry = Predicate(name, cardinality, temporal, Permanence.STANDARD)
+        with suppress(Conflict):
+            self.stage.run(self.stage.engine.memory.set_predicate(self.admin.who, entry))
+
+    @rule()
+    def requeue(self) -> None:
+        self.stage.run(self.stage.engine.memory.requeue(self.admin.who, None))
 
     @invariant()
     def one_live_row_per_key(self) -> None:
@@ -203,6 +218,10 @@ class Life(RuleBasedStateMachine):
     def teardown(self) -> None:
         self._every_step_was_legal()
         self.stage.run(check_ledger(self.stage.urls))
+        replayed = self.stage.run(
+            self.stage.engine.memory.replay(self.admin.who, verify=True, progress=lambda events: None)
+        )
+        assert replayed["listed"] == []
 
     def _every_step_was_legal(self) -> None:
         events = self._rows(

@@ -10,7 +10,7 @@ import pytest
 
 from butler_memory import bootstrap
 from butler_memory.bootstrap import Engine
-from butler_memory.domain.kinds import Role
+from butler_memory.domain.kinds import JobName, Role
 from butler_memory.embedding.fake import FakeEmbedder
 from butler_memory.embedding.models import Models
 from butler_memory.embedding.ports import Vector
@@ -19,7 +19,7 @@ from butler_memory.postgres.provision import Urls
 from butler_memory.serve import upkeep
 from butler_memory.upkeep.late_vectors import embed_missing
 from caller import Caller
-from conftest import OpenEngine, rows
+from conftest import Hands, OpenEngine, rows
 
 pytestmark = pytest.mark.usefixtures("ledger")
 
@@ -127,6 +127,16 @@ async def test_s12_upkeep_survives_a_round_that_breaks_and_makes_up_in_the_next(
     async with kept_up(engine, monkeypatch):
         await until_none_is_left(urls)
     assert rounds >= 3
+
+
+async def test_appendix_c_a_disabled_memory_runs_no_job_at_a_hosts_tick(
+    ask: Caller, open_engine: OpenEngine, hands: Hands
+) -> None:
+    off = await open_engine(BUTLER_MEMORY_ENABLED="false")
+    hands.pass_(days=3)
+    assert await off.workers.run_due() == []
+    with pytest.raises(Unavailable):
+        await off.workers.run_now(JobName.DECAY_SWEEP)
 
 
 async def test_appendix_c_a_disabled_memory_has_no_upkeep(

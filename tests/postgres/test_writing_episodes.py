@@ -208,7 +208,12 @@ async def test_appendix_b_stats_count_what_the_caller_may_see(
         "by_confidence": {"medium": 1},
     }
     assert mine["tiers"] == {"eden": 1, "mid": 1, "long": 1}
-    assert mine["backlog"] == {"pending": 1, "oldest_age_hours": 3.0, "kept_past_their_time": 0}
+    assert mine["backlog"] == {
+        "pending": 1,
+        "oldest_age_hours": 3.0,
+        "consolidation_could_not_run": {},
+        "kept_past_their_time": 0,
+    }
     assert mine["without_vector"] == 0
     everything = await reader.call("stats", {})
     assert everything["facts"]["by_state"] == {"active": 2, "superseded": 1}

@@ -10,6 +10,7 @@ from butler_memory.domain.kinds import ApplicationOutcome, Maturity
 from butler_memory.domain.maturity import (
     Record,
     after_mark,
+    after_time,
     anti_pattern_text,
     earned_maturity,
     effectiveness,
@@ -152,3 +153,16 @@ def test_r4_a_warning_stays_a_warning(outcome: ApplicationOutcome, record: Recor
 @given(records)
 def test_r1_a_pinned_level_is_not_raised_by_marks(record: Record) -> None:
     assert after_mark(Maturity.CANDIDATE, H, record, RULES, pinned=True) is Maturity.CANDIDATE
+
+
+@law
+@given(st.sampled_from(LEVELS), records)
+def test_r1_time_leaves_a_pinned_level_alone_whatever_the_record(level: Maturity, record: Record) -> None:
+    """A harmful mark takes the pin away; without one since, only limits that were changed could lower it."""
+    assert after_time(level, record, RULES, pinned=True) is level
+
+
+@law
+@given(records, st.booleans())
+def test_r4_time_leaves_a_warning_one(record: Record, pinned: bool) -> None:
+    assert after_time(Maturity.ANTI_PATTERN, record, RULES, pinned=pinned) is Maturity.ANTI_PATTERN

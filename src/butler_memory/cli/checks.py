@@ -14,13 +14,14 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from butler_memory.bootstrap import is_loopback, open_engine, timetable
 from butler_memory.cli import model
 from butler_memory.cli.database import embedded_urls, named_urls
 from butler_memory.cli.findings import Finding, Status, fail, from_error, ok, warn
 from butler_memory.domain.clock import system_clock
+from butler_memory.domain.kinds import JobName
 from butler_memory.embedding.lazy import LazyEmbedder
 from butler_memory.errors import ButlerMemoryError
 from butler_memory.llm.choose import model_of
@@ -33,7 +34,6 @@ from butler_memory.postgres.schema_version import HEAD, schema_is_current
 from butler_memory.postgres.seam import explained_connect
 from butler_memory.postgres.server import ensure_running
 from butler_memory.settings import Settings
-from butler_memory.workers.workers import late_among
 
 Progress = Callable[[str], None]
 OLDEST_PYTHON = (3, 11)
@@ -192,12 +192,26 @@ async def _contents(settings: Settings, urls: Urls, stack: AsyncExitStack) -> li
     missing = [await _without_vector(opened, tenant) for tenant in tenants]
     others = await opened.run_as_worker(lambda conn: embeddings.others(conn, LazyEmbedder.version))
     now = system_clock(settings.env.clock_offset)()
-    late = late_among(await opened.run_as_worker(leases.shards), timetable(settings), now)
-    return [_tokens(len(tenants), valid), _vectors(sum(missing), len(others)), _jobs(late)]
+    times = timetable(settings)
+    bounds = {job: times.late_before(job, now) for job in JobName}
+    late = await opened.run_as_worker(lambda conn: leases.late(conn, bounds))
+    kept = [await _kept(opened, tenant, now) for tenant in tenants]
+    return [_tokens(len(tenants), valid), _vectors(sum(missing), len(others)), _jobs(late), _episodes(sum(kept))]
 
 
 async def _without_vector(opened: Database, tenant: str) -> int:
     return await opened.run(tenant, lambda conn: stats.without_vector(conn, tenant))
+
+
+async def _kept(opened: Database, tenant: str, now: datetime) -> int:
+    return await opened.run(tenant, lambda conn: stats.kept_past_their_time(conn, tenant, now))
+
+
+def _episodes(kept: int) -> Finding:
+    if not kept:
+        return ok("episodes", "none waits for longer than it should be kept")
+    message = f"Kept past their time, as consolidation has not been able to read them: {kept}."
+    return warn("episodes", message, "'butler-memory job history consolidate' says why; nothing is lost meanwhile.")
 
 
 def _jobs(late: Sequence[Shard]) -> Finding:

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from butler_memory.cli import screen
 from butler_memory.cli.serving import run_until_stopped
-from butler_memory.cli.session import Session, run
-from butler_memory.domain.kinds import JobName
+from butler_memory.cli.session import Session, require_tenant, run
+from butler_memory.domain.kinds import JobName, RunOutcome
 
 if TYPE_CHECKING:
     from butler_memory.bootstrap import Engine
@@ -42,11 +42,11 @@ async def _list(session: Session) -> None:
 
 def _condition(job: Json) -> Text:
     last = job["last_run"] or {}
+    why = f": {last['reason']}" if last.get("reason") else ""
+    if job["late"]:  # also one that has been running for all that time
+        return screen.safe(f"late, running{why}" if job["running"] else f"late{why}", "bold red")
     if job["running"]:
         return Text("running", style="green")
-    why = f": {last['reason']}" if last.get("reason") else ""
-    if job["late"]:
-        return screen.safe(f"late{why}", "bold red")
     return screen.safe(f"{last['outcome']}{why}", _STYLES[last["outcome"]]) if last else Text("not yet", style="dim")
 
 
@@ -59,6 +59,8 @@ def run_(session: Session, name: Name, all_: All = False) -> None:
 async def _run(session: Session, name: JobName, every_tenant: bool) -> bool:
     """True where nothing failed."""
     async with session.engine(embeds=name is JobName.REEMBED) as engine:
+        if not every_tenant:
+            await require_tenant(engine, session.tenant)
         ran = await engine.workers.run_now(name, None if every_tenant else session.tenant)
     shapes = [_ran_shape(each) for each in ran]
     session.answer({"job": name.value, "runs": shapes}, *(_told(name, shapes)))
@@ -102,6 +104,8 @@ async def _history(session: Session, name: JobName | None, limit: int, every_ten
     from butler_memory.postgres.changes import plain_json
 
     async with session.engine() as engine:
+        if not every_tenant:
+            await require_tenant(engine, session.tenant)
         tenant = None if every_tenant else session.tenant
         found = await engine.database.run_as_worker(lambda conn: leases.runs(conn, tenant, name, limit))
     runs: list[Json] = plain_json(found)
@@ -130,17 +134,26 @@ def worker(
 ) -> None:
     """Run the engine's jobs and nothing else, until Ctrl-C."""
     if once:
-        run(_once(session))
+        if not run(_once(session)):
+            raise typer.Exit(_FAILED)
     else:
         run_until_stopped(_work(session))
         screen.err().print(Text("Stopped.", style="dim"))
 
 
-async def _once(session: Session) -> None:
+async def _once(session: Session) -> bool:
+    """True where nothing failed."""
+    from butler_memory.bootstrap import require_enabled
+
+    require_enabled(session.settings())
     async with session.engine(embeds=True) as engine:
         runs = await engine.workers.run_due()
     outcomes = [ran.outcome.value for ran in runs]
-    session.answer({"runs": outcomes}, Text(f"{len(runs)} runs: {', '.join(outcomes)}" if runs else "Nothing is due."))
+    said = Text(f"{len(runs)} runs: {', '.join(outcomes)}" if runs else "Nothing is due.")
+    failed = RunOutcome.FAILED in outcomes
+    more = [Text("'butler-memory job history' says which failed, and why.", style="dim")] if failed else []
+    session.answer({"runs": outcomes}, said, *more)
+    return not failed
 
 
 async def _work(session: Session) -> None:

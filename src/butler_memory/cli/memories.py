@@ -273,6 +273,8 @@ def _summaries(found: Json) -> list[tuple[str, str, str]]:
     waiting = f"{backlog['pending']} pending" + (f", the oldest for {oldest:.1f} h" if oldest else "")
     if backlog["kept_past_their_time"]:
         waiting += f"; {backlog['kept_past_their_time']} kept past their time, since nothing could read them"
+    if backlog["consolidation_could_not_run"]:
+        waiting += f"; consolidation could not run for {_tallied(backlog['consolidation_could_not_run'])}"
     marks = found["effectiveness"]
     average = "" if marks["average"] is None else f", {marks['average']:.0%} effective on average"
     trust = f"{marks['helpful']} helpful, {marks['harmful']} harmful{average}, {marks['warnings']} warnings"

@@ -94,7 +94,7 @@ async def _operator(engine: Engine, tenant: str) -> Principal:
 
     who = await _by_kept_token(engine, tenant)
     if who is None:
-        await _require_tenant(engine, tenant)
+        await require_tenant(engine, tenant)
         who = Principal(tenant, BUTLER, Role.ADMIN, uuid5(NAMESPACE_URL, "butler-memory:cli"))
     return restricted(who, engine.settings)
 
@@ -111,7 +111,7 @@ async def _by_kept_token(engine: Engine, tenant: str) -> Principal | None:
     return None
 
 
-async def _require_tenant(engine: Engine, tenant: str) -> None:
+async def require_tenant(engine: Engine, tenant: str) -> None:
     """The home is made when it is missing; another tenant is not, or a slip of the finger would found one."""
     from butler_memory.errors import NotFound
     from butler_memory.postgres import access

@@ -148,6 +148,11 @@ class JobName(StrEnum):
     EPISODE_CLEANUP = "episode_cleanup"
     REEMBED = "reembed"
 
+    @property
+    def of_tenants(self) -> bool:
+        """Each tenant has one shard of it; one of consolidation is a butler's, and comes with its first episode."""
+        return self is not JobName.CONSOLIDATE
+
 
 class RunOutcome(StrEnum):
     """How a run of a job ended. A lost one was cut off: its process died, or stood still past its lease."""

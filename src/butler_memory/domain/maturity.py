@@ -67,13 +67,16 @@ def after_mark(
 
 
 def after_time(level: Maturity, record: Record, settings: RuleSettings, *, pinned: bool) -> Maturity:
-    """Age passes without a mark: it may raise a rule, and a limit that was changed may make it a warning (R3, R4)."""
-    if level is Maturity.ANTI_PATTERN:
+    """Age passes without a mark: it may raise a rule, and a limit that was changed may make it a warning (R3, R4).
+
+    A level that a person set is not time's to move (R1).
+    """
+    if pinned or level is Maturity.ANTI_PATTERN:
         return level
     if must_invert(record, settings):
         return Maturity.ANTI_PATTERN
     earned = earned_maturity(record, settings)
-    return earned if is_promotion(level, earned) and not pinned else level
+    return earned if is_promotion(level, earned) else level
 
 
 def is_promotion(before: Maturity, after: Maturity) -> bool:

@@ -30,11 +30,14 @@ class Timetable:
     def last_fire(self, job: JobName, now: datetime) -> datetime:
         return next(_fires(self.crons[job], self.zone, now, reverse=True))
 
-    def is_late(self, job: JobName, last_ok: datetime, now: datetime) -> bool:
-        """Has it missed two of its times, which is to say, not run well for twice its period?"""
+    def late_before(self, job: JobName, now: datetime) -> datetime:
+        """The last time but one: who ran well before it has missed two, and not run for twice its period."""
         before = _fires(self.crons[job], self.zone, now, reverse=True)
         next(before)
-        return last_ok < next(before)
+        return next(before)
+
+    def is_late(self, job: JobName, last_ok: datetime, now: datetime) -> bool:
+        return last_ok < self.late_before(job, now)
 
 
 def retry_after(attempts: int) -> timedelta:
@@ -44,4 +47,6 @@ def retry_after(attempts: int) -> timedelta:
 
 def _fires(cron: str, zone: str, now: datetime, *, reverse: bool) -> Iterator[datetime]:
     for fire in CronSim(cron, now.astimezone(ZoneInfo(zone)), reverse=reverse):
-        yield fire.astimezone(UTC)
+        # Where an hour comes twice, a time may be its first coming, seen from the second: not what was asked for.
+        if fire < now if reverse else fire > now:
+            yield fire.astimezone(UTC)

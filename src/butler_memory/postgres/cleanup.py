@@ -30,11 +30,17 @@ class Doomed(FromRow):
 _COLUMNS = """e.id, e.version, e.butler, e.session_id, e.occurred_at, e.created_at, e.content,
               CASE e.state WHEN 'retracted' THEN 'forgotten' ELSE 'expired' END AS reason"""
 
+# When it came, or a person brought it back to be read.
+_WAITING_SINCE = """(SELECT max(v.occurred_at) FROM memory.memory_events v
+                     WHERE v.tenant_id = e.tenant_id AND v.entity_type = 'episode' AND v.entity_id = e.id
+                       AND v.event_type IN ('created', 'restored', 'requeued'))"""
+
 
 async def over(conn: Conn, tenant: str, now: datetime, limit: int) -> list[Doomed]:
     """Whose time is over. One that still waits goes only if consolidation could have read it: it has run well since.
 
-    What an import brought waits for that however long it takes (E8), and nothing goes while it is being read.
+    What an import brought stays until it has been read, however often that failed, or until it is forgotten (E8).
+    Nothing goes while it is being read.
     """
     found = await conn.execute(
         f"""
@@ -42,7 +48,9 @@ async def over(conn: Conn, tenant: str, now: datetime, limit: int) -> list[Doome
         LEFT JOIN memory.shards s ON (s.tenant_id, s.butler, s.kind) = (e.tenant_id, e.butler, 'consolidate')
         WHERE e.tenant_id = %(tenant)s AND e.expires_at <= %(now)s
           AND coalesce(s.lease_until < clock_timestamp(), true)
-          AND (e.consolidation_status <> 'pending' OR (e.source_kind <> 'imported' AND s.last_ok_at >= e.created_at))
+          AND (e.consolidation_status = 'consolidated' OR e.state = 'retracted' OR (
+               e.source_kind <> 'imported'
+               AND (e.consolidation_status <> 'pending' OR s.last_ok_at >= {_WAITING_SINCE})))
         ORDER BY e.expires_at, e.id LIMIT %(limit)s FOR UPDATE OF e
         """,
         {"tenant": tenant, "now": now, "limit": limit},
@@ -126,7 +134,17 @@ async def bury(conn: Conn, author: Author, doomed: Sequence[Doomed], digests: Se
 
 
 # What else ends with time, and by which column.
-RECORDS = {"idempotency_keys": "created_at", "served_contexts": "served_at", "job_runs": "finished_at"}
+RECORDS = {
+    "idempotency_keys": "created_at",
+    "served_contexts": "served_at",
+    "job_runs": "finished_at",
+    "reviews": "closed_at",  # which an open one does not have
+    "consolidation_runs": "finished_at",
+}
+_STILL_NEEDED = {
+    "consolidation_runs": "id IN (SELECT run_id FROM memory.reviews r"
+    " WHERE r.tenant_id = %(tenant)s AND r.state = 'open' AND r.run_id IS NOT NULL)"
+}
 
 
 async def forget_records(conn: Conn, tenant: str, table: str, before: datetime, limit: int) -> int:
@@ -135,6 +153,7 @@ async def forget_records(conn: Conn, tenant: str, table: str, before: datetime, 
         f"""
         DELETE FROM memory.{table} WHERE tenant_id = %(tenant)s AND {key} IN (
             SELECT {key} FROM memory.{table} WHERE tenant_id = %(tenant)s AND {RECORDS[table]} < %(before)s
+              AND NOT {_STILL_NEEDED.get(table, "false")}
             ORDER BY {RECORDS[table]} LIMIT %(limit)s)
         """,
         {"tenant": tenant, "before": before, "limit": limit},

@@ -76,26 +76,29 @@ async def require(conn: Conn, lease: Lease) -> None:
         raise LeaseLost
 
 
-async def prepare(conn: Conn, job: JobName, now: datetime, fire: datetime, *, of_tenants: bool) -> None:
-    """Each tenant has the job's shard; none waits for longer than until the job's next time.
+async def prepare(conn: Conn, job: JobName, now: datetime, last: datetime, fire: datetime) -> None:
+    """Each tenant has the job's shard; none waits for longer than until the job's next time, which is `fire`.
 
-    It would, where the cron expression was changed, or the clock was ahead for a while.
+    It would, where the cron expression was changed, or the clock was ahead for a while. A tenant that was there at
+    the job's last time has missed that.
     """
-    if of_tenants:
+    if job.of_tenants:
         await conn.execute(
             """
             INSERT INTO memory.shards (tenant_id, butler, kind, created_at, next_run_at, attempts, lease_token, memo)
-            SELECT t.tenant_id, '', %(job)s, %(now)s, %(fire)s, 0, 0, '{}' FROM memory.tenants t
+            SELECT t.tenant_id, '', %(job)s, t.created_at,
+                   CASE WHEN t.created_at <= %(last)s THEN %(now)s ELSE %(fire)s END, 0, 0, '{}' FROM memory.tenants t
             WHERE NOT EXISTS (SELECT 1 FROM memory.shards s
                               WHERE (s.tenant_id, s.butler, s.kind) = (t.tenant_id, '', %(job)s))
             ON CONFLICT DO NOTHING
             """,
-            {"job": job, "now": now, "fire": fire},
+            {"job": job, "now": now, "last": last, "fire": fire},
         )
     await conn.execute(
         """
-        UPDATE memory.shards SET next_run_at = least(next_run_at, %(fire)s), last_ok_at = least(last_ok_at, %(now)s),
-                                 created_at = least(created_at, %(now)s)
+        UPDATE memory.shards
+        SET next_run_at = least(next_run_at, %(fire)s), created_at = least(created_at, %(now)s),
+            last_ok_at = CASE WHEN last_ok_at > %(now)s THEN %(now)s ELSE last_ok_at END  -- never is not now
         WHERE kind = %(job)s AND (next_run_at > %(fire)s OR last_ok_at > %(now)s OR created_at > %(now)s)
         """,
         {"job": job, "now": now, "fire": fire},
@@ -223,7 +226,7 @@ class Shard:
     butler: str
     job: JobName
     created_at: datetime
-    next_run_at: datetime
+    next_run_at: datetime | None  # None where no process has ever run the tenant's jobs
     last_ok_at: datetime | None
     attempts: int
     running: bool
@@ -234,19 +237,49 @@ class Shard:
         return self.last_ok_at or self.created_at
 
 
+_OF_TENANTS = [name.value for name in JobName if name.of_tenants]
+_SHARDS = """
+    SELECT tenant_id AS tenant, butler, kind AS job, created_at, next_run_at, last_ok_at, attempts,
+           coalesce(lease_until > clock_timestamp(), false) AS running
+    FROM memory.shards
+    UNION ALL
+    SELECT t.tenant_id, '', j.job, t.created_at, NULL, NULL, 0, false
+    FROM memory.tenants t CROSS JOIN unnest(%(of_tenants)s::text[]) AS j (job)
+    WHERE NOT EXISTS (SELECT 1 FROM memory.shards s
+                      WHERE (s.tenant_id, s.butler, s.kind) = (t.tenant_id, '', j.job))"""
+
+
 async def shards(conn: Conn, tenant: str | None = None, job: JobName | None = None) -> list[Shard]:
-    """As the worker, of all tenants; as the application, of its own."""
+    """As the worker, of all tenants; as the application, of its own.
+
+    Also those that nobody has made: a job that no process ever ran is as late as one that stopped running.
+    """
     found = await conn.execute(
-        """
-        SELECT tenant_id AS tenant, butler, kind AS job, created_at, next_run_at, last_ok_at, attempts,
-               coalesce(lease_until > clock_timestamp(), false) AS running
-        FROM memory.shards
-        WHERE (%(tenant)s::text IS NULL OR tenant_id = %(tenant)s) AND (%(job)s::text IS NULL OR kind = %(job)s)
-        ORDER BY kind, tenant_id, butler
+        f"""
+        SELECT * FROM ({_SHARDS}) AS s
+        WHERE (%(tenant)s::text IS NULL OR tenant = %(tenant)s) AND (%(job)s::text IS NULL OR job = %(job)s)
+        ORDER BY job, tenant, butler
         """,
-        {"tenant": tenant, "job": job},
+        {"tenant": tenant, "job": job, "of_tenants": _OF_TENANTS},
     )
-    return [Shard(**{**row, "job": JobName(row["job"])}) for row in await found.fetchall()]
+    return [_shard(row) for row in await found.fetchall()]
+
+
+async def late(conn: Conn, bounds: Mapping[JobName, datetime]) -> list[Shard]:
+    """Of these jobs, the shards that have not run well since the bound: of very many, mostly none."""
+    found = await conn.execute(
+        f"""
+        SELECT s.* FROM ({_SHARDS}) AS s
+        JOIN unnest(%(jobs)s::text[], %(bounds)s::timestamptz[]) AS b (job, bound) USING (job)
+        WHERE coalesce(s.last_ok_at, s.created_at) < b.bound ORDER BY s.job, s.tenant, s.butler
+        """,
+        {"jobs": [name.value for name in bounds], "bounds": list(bounds.values()), "of_tenants": _OF_TENANTS},
+    )
+    return [_shard(row) for row in await found.fetchall()]
+
+
+def _shard(row: Mapping[str, Any]) -> Shard:
+    return Shard(**{**row, "job": JobName(row["job"])})
 
 
 async def runs(conn: Conn, tenant: str | None, job: JobName | None, limit: int) -> Sequence[dict[str, Any]]:
@@ -263,17 +296,20 @@ async def runs(conn: Conn, tenant: str | None, job: JobName | None, limit: int) 
 
 
 async def wish(conn: Conn, tenant: str, butler: str, job: JobName, now: datetime, at: datetime) -> None:
-    """Run this shard at `at` or sooner; one that failed keeps its own time.
+    """Run this shard at `at` or sooner; one that failed keeps its own time, until it is tried again.
 
-    Its row is locked until the caller commits, so that what two callers add is committed in order.
+    Its row is locked until the caller commits, so that what two callers add is committed in order. No run that has
+    ended has read what is added now, even where the clock of whoever ran it is ahead of this one.
     """
     await conn.execute(
         """
         INSERT INTO memory.shards (tenant_id, butler, kind, created_at, next_run_at, attempts, lease_token, memo)
         VALUES (%(tenant)s, %(butler)s, %(job)s, %(now)s, %(at)s, 0, 0, '{}')
         ON CONFLICT (tenant_id, butler, kind) DO UPDATE
-        SET next_run_at = CASE WHEN shards.attempts > 0 THEN shards.next_run_at
-                               ELSE least(shards.next_run_at, excluded.next_run_at) END
+        SET next_run_at = CASE WHEN shards.attempts > 0 AND shards.leased_at IS NULL THEN shards.next_run_at
+                               ELSE least(shards.next_run_at, excluded.next_run_at) END,
+            last_ok_at = CASE WHEN shards.last_ok_at >= excluded.created_at
+                              THEN excluded.created_at - interval '1 microsecond' ELSE shards.last_ok_at END
         """,
         {"tenant": tenant, "butler": butler, "job": job, "now": now, "at": at},
     )

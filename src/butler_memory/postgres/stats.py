@@ -12,6 +12,7 @@ from butler_memory.postgres.leases import Shard, shards
 
 _LIVE = "IN ('active', 'fading')"
 _WARNING = "maturity = 'anti_pattern'"
+_PENDING = "consolidation_status = 'pending'"
 
 
 def _effective(rate: str) -> str:
@@ -54,8 +55,9 @@ SELECT
   {_by(_BAND, "r", f"status {_LIVE}")} AS rules_by_confidence,
   {_by("state", "e")} AS episodes_by_state,
   {_by("consolidation_status", "e")} AS episodes_by_consolidation,
-  (SELECT min(created_at) FROM e WHERE consolidation_status = 'pending') AS oldest_pending,
-  (SELECT count(*) FROM e WHERE consolidation_status = 'pending' AND expires_at <= %(now)s) AS overdue,
+  (SELECT min(created_at) FROM e WHERE {_PENDING}) AS oldest_pending,
+  {_by("butler", "e", _PENDING)} AS pending_by_butler,
+  (SELECT count(*) FROM e WHERE {_PENDING} AND expires_at <= %(now)s) AS overdue,
   (SELECT count(*) FROM f WHERE validity {_LIVE} AND important AND effective < %(threshold)s) AS unconfirmed,
   (SELECT jsonb_build_object('applied_rules', count(*) FILTER (WHERE applied_count > 0),
                              'applications', coalesce(sum(applied_count), 0),
@@ -104,6 +106,16 @@ async def without_vector(conn: Conn, tenant: str) -> int:
                 WHERE tenant_id = %(tenant)s AND embedding IS NULL AND state = 'active') AS n
         """,
         {"tenant": tenant},
+    )
+    row = await found.fetchone()
+    return int(row["n"]) if row else 0
+
+
+async def kept_past_their_time(conn: Conn, tenant: str, now: datetime) -> int:
+    """Episodes that would be gone, had consolidation been able to read them (E3)."""
+    found = await conn.execute(
+        f"SELECT count(*) AS n FROM memory.episodes WHERE tenant_id = %s AND {_PENDING} AND expires_at <= %s",
+        [tenant, now],
     )
     row = await found.fetchone()
     return int(row["n"]) if row else 0

@@ -15,7 +15,8 @@ from butler_memory.postgres.leases import Shard
 Json = dict[str, Any]
 
 
-def stats_shape(found: Mapping[str, Any], now: datetime) -> Json:
+def stats_shape(found: Mapping[str, Any], shards: Sequence[Shard], timetable: Timetable, now: datetime) -> Json:
+    cannot_run = _unread(shards, timetable, now)
     oldest = found["oldest_pending"]
     tiers = Counter(found["facts_by_tier"]) + Counter(found["rules_by_tier"])
     tiers[Tier.EDEN.value] = found["episodes_by_state"].get("active", 0)
@@ -40,10 +41,22 @@ def stats_shape(found: Mapping[str, Any], now: datetime) -> Json:
         "backlog": {
             "pending": found["episodes_by_consolidation"].get("pending", 0),
             "oldest_age_hours": round(days_between(oldest, now) * 24, 3) if oldest else None,
+            # By butler: those whose last reading failed, or that nothing has read for twice its period.
+            "consolidation_could_not_run": {
+                butler: count for butler, count in found["pending_by_butler"].items() if butler in cannot_run
+            },
             # Their time is over, and they are kept because nothing has been able to read them (E3).
             "kept_past_their_time": found["overdue"],
         },
         "without_vector": found["without_vector"],
+    }
+
+
+def _unread(shards: Sequence[Shard], timetable: Timetable, now: datetime) -> set[str]:
+    return {
+        shard.butler
+        for shard in shards
+        if shard.job is JobName.CONSOLIDATE and (shard.attempts or timetable.is_late(shard.job, shard.since, now))
     }
 
 
@@ -60,11 +73,12 @@ def jobs_shape(
 def _job_shape(
     shards: Sequence[Shard], last: Mapping[str, Any] | None, timetable: Timetable, job: JobName, now: datetime
 ) -> Json:
+    planned = [shard.next_run_at for shard in shards if shard.next_run_at]
     finished = [shard.last_ok_at for shard in shards if shard.last_ok_at]
     return {
         "late": any(timetable.is_late(job, shard.since, now) for shard in shards),
         "running": any(shard.running for shard in shards),
-        "next_run_at": min((shard.next_run_at for shard in shards), default=timetable.next_fire(job, now)),
+        "next_run_at": min(planned, default=timetable.next_fire(job, now)),
         "last_ok_at": min(finished) if finished and len(finished) == len(shards) else None,
         "last_run": dict(last) if last else None,
     }

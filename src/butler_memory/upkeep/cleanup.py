@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from functools import partial
 
 from butler_memory.domain.text import digest
-from butler_memory.postgres import cleanup
+from butler_memory.postgres import cleanup, stats
 from butler_memory.postgres.changes import Author
 from butler_memory.postgres.cleanup import Doomed
 from butler_memory.postgres.database import Conn
@@ -25,7 +26,11 @@ KEPT = {
     "idempotency_keys": timedelta(days=30),
     "served_contexts": timedelta(days=30),
     "job_runs": timedelta(days=90),
+    "reviews": timedelta(days=90),
+    "consolidation_runs": timedelta(days=90),
 }
+
+log = logging.getLogger(__name__)
 
 Choose = Callable[[Conn], Awaitable[list[Doomed]]]
 
@@ -47,7 +52,17 @@ async def clean_up(desk: Desk, lease: Lease, now: datetime) -> Done:
     counts["still_over_capacity"] = await desk.database.run(
         tenant, lambda conn: cleanup.excess(conn, tenant, capacity)
     )  # fmt: skip
+    if not more:
+        counts["kept_past_their_time"] = await _kept_past_their_time(desk, tenant, now)
     return Done(counts, more)
+
+
+async def _kept_past_their_time(desk: Desk, tenant: str, now: datetime) -> int:
+    """What could be deleted is gone: what is left, nobody has been able to read, and that is an alarm (E3)."""
+    kept = await desk.database.run(tenant, lambda conn: stats.kept_past_their_time(conn, tenant, now))
+    if kept:
+        log.error("%d episodes are kept past their time: consolidation has not been able to read them", kept)
+    return kept
 
 
 async def _bury(desk: Desk, lease: Lease, author: Author, choose: Choose) -> tuple[int, bool]:

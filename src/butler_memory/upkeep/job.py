@@ -20,7 +20,12 @@ class Done:
     counts: Mapping[str, int] = field(default_factory=dict)
     more: bool = False
     memo: Mapping[str, Any] | None = None  # kept for the next run; None leaves what is there
-    again_at: datetime | None = None  # when there will be something to do, where that is known
+    again_at: datetime | None = None  # when what had to be left can be done, where that is known
+
+    @property
+    def caught_up(self) -> bool:
+        """Nothing that was there is left to do."""
+        return not self.more and self.again_at is None
 
 
 Handler = Callable[[Lease, datetime], Awaitable[Done]]
@@ -28,11 +33,8 @@ Handler = Callable[[Lease, datetime], Awaitable[Done]]
 
 @dataclass(frozen=True)
 class Job:
-    """`of_tenants`: each tenant has one shard of it; otherwise a shard comes with what there is to do."""
-
     name: JobName
     run: Handler
-    of_tenants: bool = True
 
 
 def author_of_job(lease: Lease, now: datetime) -> Author:

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from butler_memory.domain.clock import Clock
 from butler_memory.domain.kinds import JobName, RunOutcome
 from butler_memory.domain.schedule import Timetable
-from butler_memory.errors import ButlerMemoryError
+from butler_memory.errors import ButlerMemoryError, Unavailable
 from butler_memory.postgres import leases
 from butler_memory.postgres.database import Database
 from butler_memory.postgres.leases import Lease, LeaseLost, Run, Shard
@@ -79,15 +79,19 @@ class Workers:
 
     async def run_now(self, name: JobName, tenant: str | None = None, butler: str | None = None) -> list[Ran]:
         """One job whatever its time, of one tenant (or one butler of it) or of all; shard by shard."""
-        job = self._jobs[name]
+        job = self._jobs.get(name)
+        if job is None:
+            raise Unavailable("The memory is switched off (enabled = false).", reason="disabled")
         await self._prepare(job)
         shards = await self._database.run_as_worker(lambda conn: leases.shards(conn, tenant, name))
         wanted = [shard for shard in shards if butler is None or shard.butler == butler]
         return [await self._run_named(job, shard) for shard in wanted]
 
     async def late(self) -> list[Shard]:
-        """Shards that have not run well for twice their period (J1)."""
-        return late_among(await self._database.run_as_worker(leases.shards), self._timetable, self._clock())
+        """Shards of these jobs that have not run well for twice their period (J1)."""
+        now = self._clock()
+        bounds = {name: self._timetable.late_before(name, now) for name in self._jobs}
+        return await self._database.run_as_worker(lambda conn: leases.late(conn, bounds))
 
     async def _loop(self, job: Job) -> None:
         while True:
@@ -114,10 +118,8 @@ class Workers:
 
     async def _prepare(self, job: Job) -> None:
         now = self._clock()
-        fire = self._timetable.next_fire(job.name, now)
-        await self._database.run_as_worker(
-            lambda conn: leases.prepare(conn, job.name, now, fire, of_tenants=job.of_tenants)
-        )
+        last, fire = self._timetable.last_fire(job.name, now), self._timetable.next_fire(job.name, now)
+        await self._database.run_as_worker(lambda conn: leases.prepare(conn, job.name, now, last, fire))
 
     async def _next_due(self, job: Job) -> Run | None:
         now = self._clock()
@@ -187,11 +189,7 @@ class Workers:
         finished = max(started, self._clock())
         if done is None:
             return Run(outcome, started, finished, {}, reason)
-        return Run(outcome, started, finished, done.counts, reason, not done.more, done.memo, done.again_at)
-
-
-def late_among(shards: Sequence[Shard], timetable: Timetable, now: datetime) -> list[Shard]:
-    return [shard for shard in shards if timetable.is_late(shard.job, shard.since, now)]
+        return Run(outcome, started, finished, done.counts, reason, done.caught_up, done.memo, done.again_at)
 
 
 async def _work(job: Job, lease: Lease, now: datetime) -> Done:
