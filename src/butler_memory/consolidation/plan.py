@@ -1,7 +1,8 @@
 """A proposal with all its handles resolved and its sources checked: what will be tried, in order (K3, K9, F9).
 
 A reader may be mistaken, or may have obeyed what an episode said. So what it claims that the user said must be found
-in the user's own words, where its words are found at all: quoted pages, tools and assistants are not the user.
+in the user's own words: pages, tools, other people and assistants are not the user, and what stands nowhere was said
+by nobody.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from typing import Any
 from uuid import UUID
 
 from butler_memory.consolidation.batch import Batch, UnknownHandle
-from butler_memory.domain.extraction import own_words
+from butler_memory.domain.extraction import own_statements
 from butler_memory.domain.kinds import ApplicationOutcome, MemoryType, Relation, SourceKind
-from butler_memory.domain.proposal import NewFact, NewRule, Proposal, Proposed, UpdatedFact
+from butler_memory.domain.proposal import NewFact, NewRule, Proposal, Proposed, RuleOutcome, UpdatedFact
 from butler_memory.domain.records import Episode, Fact, Rule
 from butler_memory.domain.requests import StoreFact, StoreRule, parse
-from butler_memory.domain.text import stems
+from butler_memory.domain.text import denies, stems
 from butler_memory.security.principal import GLOBAL
 
 # Of the words of what is proposed, so many must stand in a text for it to be said there.
@@ -109,7 +110,7 @@ def plan(batch: Batch, proposal: Proposal) -> list[Planned]:
 class _Checker:
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
-        self._own = {episode.id: stems(own_words(episode.content or "")) for episode in batch.episodes}
+        self._own = {e.id: [stems(said) for said in own_statements(e.content or "")] for e in batch.episodes}
         self._all = {episode.id: stems(episode.content or "") for episode in batch.episodes}
 
     def new(self, proposed: NewFact) -> PlannedFact:
@@ -128,21 +129,24 @@ class _Checker:
         return PlannedFact(request, evidence, replaces=old)
 
     def rule(self, proposed: NewRule) -> PlannedRule:
-        """Only where the user said or showed it: words that come from elsewhere make no rule (K9)."""
+        """Only where the user said it (K9)."""
         evidence = self._evidence(proposed)
         scope = self._scope(proposed.scope)
         request = _request(StoreRule, proposed, evidence, scope, tags=proposed.tags)
-        foreign = self._is_foreign(proposed.content, evidence)
-        return PlannedRule(request, scope, evidence, NOT_THE_USERS_WORDS if foreign else "")
+        said = any(self._gives_rule(proposed.content, episode) for episode in evidence.episodes)
+        return PlannedRule(request, scope, evidence, "" if said else NOT_THE_USERS_WORDS)
 
     def confirmed(self, proposed: Any) -> tuple[Fact | Rule, Evidence, str]:
-        """A session that was shown a memory and repeats it has confirmed nothing, unless the user said it (F9)."""
+        """The user said it again: all of it, in a session that was shown it (F9)."""
         evidence, memory = self._evidence(proposed), self._batch.memory(proposed.memory)
-        unseen = [e for e in evidence.episodes if memory.id not in self._batch.served.get(self._session(e), set())]
-        said = [e for e in evidence.episodes if _share(stems(memory.line), self._own[e.id]) >= SAID_SHARE]
-        believed = [e for e in evidence.episodes if e in unseen or e in said]
-        foreign = self._is_foreign(memory.content or "", evidence)
-        return memory, evidence, "" if believed and not foreign else NOT_THE_USERS_WORDS
+        said = any(self._says_again(memory, episode) for episode in evidence.episodes)
+        return memory, evidence, "" if said else NOT_THE_USERS_WORDS
+
+    def _says_again(self, memory: Fact | Rule, episode: Episode) -> bool:
+        if isinstance(memory, Rule):
+            return self._gives_rule(memory.content or "", episode)
+        was_shown = memory.id in self._batch.served.get(self._session(episode), set())
+        return self._says(memory.line if was_shown else memory.content or "", episode)
 
     def link(self, pair: Any, relation: Relation) -> PlannedLink:
         first, second = self._batch.memory(pair.first), self._batch.memory(pair.second)
@@ -150,18 +154,24 @@ class _Checker:
             raise UnknownHandle
         return PlannedLink(first, second, relation, self._evidence(pair))
 
-    def marks(self, outcome: Any) -> list[PlannedMark]:
+    def marks(self, outcome: RuleOutcome) -> list[PlannedMark]:
         """One for each session that was served the rule and has not marked it itself (R6)."""
         evidence, rule = self._evidence(outcome), self._batch.rule(outcome.rule)
+        foreign = self._is_foreign(outcome.reason or "", evidence)
         return [
-            PlannedMark(rule, outcome.outcome, outcome.reason, session, evidence, self._why_no_mark(session, rule))
+            PlannedMark(rule, outcome.outcome, outcome.reason, session, evidence,
+                        self._why_no_mark(session, rule, outcome.reason, foreign))
             for session in dict.fromkeys(evidence.sessions)
-        ]
+        ]  # fmt: skip
 
-    def _why_no_mark(self, session: UUID, rule: Rule) -> str:
+    def _why_no_mark(self, session: UUID, rule: Rule, reason: str | None, foreign: bool) -> str:
         if rule.id not in self._batch.served.get(session, set()):
             return "not_served"
-        return "marked_already" if (session, rule.id) in self._batch.marked else ""
+        if (session, rule.id) in self._batch.marked:
+            return "marked_already"
+        if not reason:
+            return "no_reason"
+        return NOT_THE_USERS_WORDS if foreign else ""
 
     def _evidence(self, proposed: Proposed) -> Evidence:
         named = dict.fromkeys(self._batch.episode(handle).id for handle in proposed.evidence)
@@ -175,15 +185,29 @@ class _Checker:
         return GLOBAL if scope == GLOBAL else self._batch.butler
 
     def _source(self, proposed: NewFact | UpdatedFact, evidence: Evidence) -> SourceKind:
-        stated = proposed.source_kind is SourceKind.USER_STATED and not self._is_foreign(proposed.content, evidence)
+        claimed = proposed.source_kind is SourceKind.USER_STATED
+        stated = claimed and any(self._says(proposed.content, episode) for episode in evidence.episodes)
         return SourceKind.USER_STATED if stated else SourceKind.AGENT_INFERRED
 
-    def _is_foreign(self, content: str, evidence: Evidence) -> bool:
-        """Its words stand in the episodes, but not in what the user says there."""
+    def _says(self, content: str, episode: Episode) -> bool:
+        """The user says it there, in these words or nearly."""
+        return _share(stems(content), _all_of(self._own[episode.id])) >= SAID_SHARE
+
+    def _gives_rule(self, content: str, episode: Episode) -> bool:
+        """As it was given: "do not forward it" has all the words of "forward it", and does not say so."""
         wanted = stems(content)
-        ids = evidence.ids
-        own = max(_share(wanted, self._own[each]) for each in ids)
-        return own < SAID_SHARE and max(_share(wanted, self._all[each]) for each in ids) >= SAID_SHARE
+        alike = [said for said in self._own[episode.id] if denies(wanted) or not denies(said)]
+        return _share(wanted, _all_of(alike)) >= SAID_SHARE
+
+    def _is_foreign(self, text: str, evidence: Evidence) -> bool:
+        """Its words stand in the episodes, but not in what the user says there."""
+        wanted = stems(text)
+        own = max(_share(wanted, _all_of(self._own[episode.id])) for episode in evidence.episodes)
+        return own < SAID_SHARE <= max(_share(wanted, self._all[episode.id]) for episode in evidence.episodes)
+
+
+def _all_of(said: Sequence[frozenset[str]]) -> frozenset[str]:
+    return frozenset[str]().union(*said)
 
 
 def _share(wanted: frozenset[str], there: frozenset[str]) -> float:

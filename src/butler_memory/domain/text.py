@@ -37,6 +37,7 @@ _PIVOTS = frozenset(
         "since because so then above below under if when where who whose"
     ).split()
 )
+_DENIALS = frozenset("not never neither nor without".split())
 # Endings of inflection. Other suffixes make other words: import and important, universe and university.
 _INFLECTION = re.compile(r"[a-z]?(?:s|es|ies|d|ed|ied|ing|ings)|[ey]?")
 _LONGEST_INFLECTION = 5
@@ -92,6 +93,11 @@ def meaning_of(content: str) -> Callable[[str], bool]:
 def stems(content: str) -> frozenset[str]:
     """The words of a text, for asking how much two texts share."""
     return frozenset(_stem(word) for word in _words(content) if word not in _FILLER)
+
+
+def denies(said: frozenset[str]) -> bool:
+    """Whether stems say that something is not so, or not to be done."""
+    return not _DENIALS.isdisjoint(said)
 
 
 class Sought:

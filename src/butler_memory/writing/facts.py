@@ -94,6 +94,7 @@ class Statement:
     """One statement on its way into the memory.
 
     `said_at` and `sessions`: when and where it was said, where consolidation read it in episodes (F5, F9).
+    `corrects`: a claim that it takes the place of, besides what it replaces or contests itself.
     """
 
     desk: Desk
@@ -106,6 +107,7 @@ class Statement:
     author: Author
     said_at: datetime | None = None
     sessions: tuple[UUID, ...] = ()
+    corrects: Fact | None = None
 
     def catch_up(self, written: Written) -> None:
         """What was written without its vector gets it as soon as that is there (S12)."""
@@ -220,16 +222,41 @@ class Statement:
         """In place of a fact that is named, whatever key and slot it has: values of a many-valued key too."""
         place, on_key = await self._locate(conn, [old.scope])
         others = [fact for fact in on_key if fact.id != old.id]
-        inherited = with_decay_rate({n: getattr(old, n) for n in INHERITED if not self.request.gave(n)})
-        decision: Decision = Replace(old, inherited)
-        if self.said_at:
-            decision = decide_reading(decision, self.request, self.said_at, await self._known_since(conn, decision))
         twin = same_content(self.request.content, place.slot, self.request.valid_from, others)
-        if not isinstance(decision, Replace) or twin is None:
+        holder = None if twin else holder_of(place.slot, others)
+        if holder:  # the named one is a claim that stands beside it
+            written = await self._correct_claim(conn, old, holder, place, others)
+        else:
+            written = await self._correct_value(conn, old, twin, place, others)
+        await apply(conn, self.author, [retire(claim, self.now) for claim in claims_settled(self.request, others)])
+        return written
+
+    async def _correct_value(
+        self, conn: Conn, old: Fact, twin: Fact | None, place: _Place, others: Sequence[Fact]
+    ) -> Written:
+        decision = await self._replacing(conn, old)
+        if twin is None or not isinstance(decision, Replace):
             return await self._carry_out(conn, decision, place, others)
         links = (Link(Relation.SUPERSEDES, MemoryType.FACT, old.id), *await self._new_evidence(conn, twin))
         await apply(conn, self.author, [retire(old, self.now), _linked(twin, links)])
         return Written(MemoryType.FACT, twin.id, WriteOutcome.SUPERSEDED, twin.condition, old.id, links)
+
+    async def _correct_claim(
+        self, conn: Conn, claim: Fact, holder: Fact, place: _Place, others: Sequence[Fact]
+    ) -> Written:
+        """What takes its place takes the holder's too, or contests that in its turn."""
+        decision = await self._replacing(conn, holder)
+        if isinstance(decision, ArriveLate):
+            return await self._carry_out(conn, decision, place, others)
+        await apply(conn, self.author, [retire(claim, self.now)])
+        return await replace(self, corrects=claim)._carry_out(conn, decision, place, others)
+
+    async def _replacing(self, conn: Conn, old: Fact) -> Decision:
+        inherited = with_decay_rate({n: getattr(old, n) for n in INHERITED if not self.request.gave(n)})
+        decision = Replace(old, inherited)
+        if not self.said_at:
+            return decision
+        return decide_reading(decision, self.request, self.said_at, await self._known_since(conn, decision))
 
     async def _contest(self, conn: Conn, place: _Place, stated: Fact, on_key: Sequence[Fact]) -> Written:
         """Beside it, with the contradiction said: readers see both as contested (L1)."""
@@ -321,7 +348,8 @@ class Statement:
         return tuple(link for link in self._evidence_links() if link.target_id not in known)
 
     def _evidence_links(self) -> tuple[Link, ...]:
-        return tuple(Link(Relation.DERIVED_FROM, MemoryType.EPISODE, episode) for episode in self.evidence)
+        shown = tuple(Link(Relation.DERIVED_FROM, MemoryType.EPISODE, episode) for episode in self.evidence)
+        return (*shown, Link(Relation.SUPERSEDES, MemoryType.FACT, self.corrects.id)) if self.corrects else shown
 
     def _idempotency_key(self) -> str | None:
         given = self.request.idempotency_key

@@ -5,7 +5,7 @@ Deterministic, English, and precise before it is complete: what it does not unde
 
 from __future__ import annotations
 
-from butler_memory.domain.extraction.grounding import own_words
+from butler_memory.domain.extraction.grounding import own_statements
 from butler_memory.domain.extraction.reader import Known, Source, extract
 
-__all__ = ["Known", "Source", "extract", "own_words"]
+__all__ = ["Known", "Source", "extract", "own_statements"]

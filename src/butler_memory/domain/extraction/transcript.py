@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from textwrap import dedent
 from typing import Any, Literal
 
+from butler_memory.domain.extraction.sentences import QUOTED
 from butler_memory.domain.extraction.vocabulary import IMPERATIVE, NOT_A_SPEAKER
 
 # An episode has at most 32 kB; a caller may hand over anything.
@@ -34,6 +37,8 @@ _NOBODY = frozenset(
     ).split()
 ) | {"tool result", "tool output", "tool call", "search result", "search results", "function result", "ai assistant"}
 
+# In a client's own log: what stands in the user's place, and was written by the client or by an agent.
+_WRITTEN_BY_CLIENT = ("isMeta", "isCompactSummary", "isSidechain", "isSynthetic", "toolUseResult")
 _MACHINES = frozenset(
     "assistant tool memory memories retrieved recalled context result results output log logs system".split()
 )
@@ -56,8 +61,17 @@ _TASK = re.compile(rf"{IMPERATIVE}\b|(?:fix|edit|correct|polish|rewrite|rephrase
 _ABOUT_USER = re.compile(r"\b[Tt]he user\b|\bUser(?:'s)? [a-z]|^[ *-]{0,8}user(?:'s)? [a-z]", re.M)
 
 _TAG = re.compile(r"<(/?)([A-Za-z][\w:-]{0,40})(?:\s[^<>]{0,300})?(/?)>")
+_COMMENT = re.compile(r"<!--(?:.*?-->|.*)", re.S)
 _VOID_TAGS = frozenset({"br", "hr", "img", "p"})
 _FENCE = re.compile(r"^\s*(?:[-*] )?(?:```|~~~)|^\s*(?:\w+|\*\*\w+:\*\*)[:>]\s*```")
+# A quotation mark with no partner on its line.
+_OPEN_QUOTE = re.compile(r'^[^"\n]*(?:"[^"\n]*"[^"\n]*)*(?P<straight>")[^"\n]*$|(?P<curly>“)[^”\n]*$', re.M)
+# Without a colon: the marks of a terminal client, and a heading that is a machine's name alone.
+_MACHINE_BEGINS = re.compile(
+    r"^\s*(?:[⎿⏺●└╰]|(?:tool|function|command|search|terminal|shell|console|program) "
+    r"(?:output|results?|calls?|responses?)\s*$|(?:output|results?|stdout|stderr)\s*$)",
+    re.IGNORECASE,
+)
 _LETTER = re.compile(
     r"^\s*(?:-{2,}\s*(?:Original|Forwarded) [Mm]essage|Begin forwarded message|From: \S|On .{4,80} wrote:\s*$)"
 )
@@ -73,7 +87,7 @@ _MESSAGE_START = re.compile(r"\s*[\[{]")
 def turns(text: str) -> list[Turn]:
     """What each speaker said, in order; without what only passed by."""
     text = text[:MOST_CHARS].encode("utf-8", "replace").decode("utf-8").replace("\x00", " ").replace("\r", "")
-    text = _SPACES.sub(" ", text)
+    text = _SPACES.sub(" ", dedent(text))
     messages = _messages(text)
     if messages is not None:
         return [turn for message in messages for turn in _spoken(_unfenced(_untagged(message)), "user")]
@@ -109,6 +123,8 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _user_texts(message: Any) -> Iterator[str]:
+    if isinstance(message, dict) and any(message.get(mark) for mark in _WRITTEN_BY_CLIENT):
+        return
     if isinstance(message, dict) and isinstance(message.get("message"), dict):
         message = message["message"]
     if not isinstance(message, dict) or str(message.get("role", "")).lower() not in _SPOKEN_BY_USER:
@@ -122,6 +138,9 @@ def _user_texts(message: Any) -> Iterator[str]:
 
 def _untagged(text: str) -> str:
     """Without what stands in tags; what is opened and never closed takes the rest with it."""
+    text = _COMMENT.sub(" ", text)
+    for name in _closed_too_often(text):  # a page may close the tag that it stands in
+        text = re.sub(rf"<{name}\b.*</{name}\s*>", " ", text, flags=re.S | re.I)
     kept, end, inside = [], 0, [""]
     for tag in _TAG.finditer(text):
         closing, name, empty = tag[1], tag[2].lower(), tag[3]
@@ -135,6 +154,14 @@ def _untagged(text: str) -> str:
     if len(inside) == 1:
         kept.append(text[end:])
     return " ".join(kept)
+
+
+def _closed_too_often(text: str) -> list[str]:
+    more_opened: Counter[str] = Counter()
+    for tag in _TAG.finditer(text):
+        if not tag[3]:
+            more_opened[tag[2].lower()] += -1 if tag[1] else 1
+    return [re.escape(name) for name, count in more_opened.items() if count < 0 and name not in _VOID_TAGS]
 
 
 def _unfenced(text: str) -> list[str]:
@@ -153,6 +180,19 @@ def _unfenced(text: str) -> list[str]:
 def _before_letter(lines: list[str]) -> list[str]:
     letter = next((n for n, line in enumerate(lines) if _LETTER.match(line)), len(lines))
     return lines[:letter]
+
+
+def _without_long_quotes(text: str) -> str:
+    """Without quotations that go on over line ends; those within a line are seen sentence by sentence."""
+    kept, rest = [], text
+    while opened := _OPEN_QUOTE.search(rest):
+        start = opened.start("straight") if opened["straight"] else opened.start("curly")
+        close = rest.find('"' if opened["straight"] else "”", start + 1)
+        if close < 0:
+            break
+        kept.append(rest[:start])
+        rest = rest[close + 1 :]
+    return QUOTED.join([*kept, rest])
 
 
 @dataclass(frozen=True)
@@ -174,6 +214,8 @@ def _spoken(lines: list[str], first: Voice) -> Iterator[Turn]:
     now, said = _Label(first, "", ""), list[str]()
     for line in lines:
         label = _labelled(line)
+        if label and label.voice != "nobody" and now.voice == "nobody" and line[:1].isspace():
+            label = None  # a dialog that a machine shows is set in
         if label is None:
             said.append(line)
             continue
@@ -185,7 +227,7 @@ def _spoken(lines: list[str], first: Voice) -> Iterator[Turn]:
 
 
 def _turn(by: _Label, lines: list[str]) -> Iterator[Turn]:
-    text = "\n".join(_before_letter(lines))
+    text = _without_long_quotes("\n".join(_before_letter(lines)))
     if text.strip() and by.voice != "nobody":
         yield Turn(by.voice, text, by.name)
 
@@ -200,6 +242,8 @@ def _labelled(line: str) -> _Label | None:
 
 
 def _label(line: str) -> _Label | None:
+    if _MACHINE_BEGINS.match(line):
+        return _Label("nobody", "", "")
     match = _SPEAKER.match(line)
     if match is None:
         return None
