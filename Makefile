@@ -33,7 +33,7 @@ bench-sweep: .venv/.bench
 	@$(BIN)/python bench/sweep.py $(ARGS)
 
 bench-faults: .venv/.dev
-	@ROUNDS=10 $(BIN)/pytest tests/postgres/test_faults.py $(ARGS)
+	@ROUNDS=10 $(BIN)/pytest tests/postgres/test_faults.py tests/postgres/test_consolidation_faults.py $(ARGS)
 
 .venv/.installed: pyproject.toml
 	@echo "Setting up .venv (a minute the first time)"

@@ -130,6 +130,22 @@ def settings_for(urls: Urls, data_dir: Path, **environ: str) -> Settings:
     )
 
 
+@pytest.fixture
+def environ(urls: Urls, hands: Hands, tmp_path: Path) -> Callable[[], dict[str, str]]:
+    """What a worker process needs to stand in the same place and time as the test."""
+
+    def make() -> dict[str, str]:
+        offset = hands.now - datetime.now(UTC)
+        return {
+            "BUTLER_MEMORY_DATABASE_URL": urls.app,
+            "BUTLER_MEMORY_WORKER_URL": urls.worker,
+            "BUTLER_MEMORY_DATA_DIR": str(tmp_path),
+            "BUTLER_MEMORY_CLOCK_OFFSET": f"{offset.total_seconds():+.0f}s",
+        }
+
+    return make
+
+
 OpenEngine = Callable[..., Any]
 
 

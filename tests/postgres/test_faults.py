@@ -11,8 +11,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
-from typing import Any
+from datetime import datetime
 
 import psycopg
 import pytest
@@ -38,22 +37,6 @@ async def until(holds: Check, what: str) -> None:
     while not await holds():
         assert time.monotonic() < end, f"never: {what}"
         await asyncio.sleep(0.05)
-
-
-@pytest.fixture
-def environ(urls: Urls, hands: Hands, tmp_path: Any) -> Callable[[], dict[str, str]]:
-    """What a worker process needs to stand in the same place and time as the test."""
-
-    def make() -> dict[str, str]:
-        offset = hands.now - datetime.now(UTC)
-        return {
-            "BUTLER_MEMORY_DATABASE_URL": urls.app,
-            "BUTLER_MEMORY_WORKER_URL": urls.worker,
-            "BUTLER_MEMORY_DATA_DIR": str(tmp_path),
-            "BUTLER_MEMORY_CLOCK_OFFSET": f"{offset.total_seconds():+.0f}s",
-        }
-
-    return make
 
 
 @asynccontextmanager
