@@ -21,6 +21,7 @@ from reading import fact, scripted
 pytestmark = pytest.mark.usefixtures("ledger")
 
 NOTHING: Json = {"new_facts": []}
+ONE_BY_ONE = {"BUTLER_MEMORY_CONSOLIDATION__BATCH_SIZE": "1"}
 
 
 async def consolidated(engine: Engine, butler: str = "health") -> Run:
@@ -201,6 +202,22 @@ async def test_f2_old_news_never_retires_what_is_newer(
     assert await contents(urls) == ["Globex"]
     [old] = await rows(urls, "SELECT validity FROM memory.facts WHERE content = 'Acme'")
     assert old["validity"] == "superseded"
+
+
+async def test_lesson_old_news_told_again_is_one_row_with_all_its_sources(
+    ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any]
+) -> None:
+    """Six imported letters from the time before became six superseded rows."""
+    await ask.user_says("Globex")
+    old = {"source_kind": "imported", "occurred_at": "2019-01-01T00:00:00Z"}
+    told = await tell(ask, hands, *(f"User: letter {n}. I work at Acme" for n in range(6)), **old)
+    engine, _ = await reads(*[{"new_facts": [fact("Acme", "employer")]}] * 6, **ONE_BY_ONE)
+    await consolidated(engine)
+    assert await contents(urls) == ["Globex"]
+    [acme] = await rows(urls, "SELECT id::text, validity FROM memory.facts WHERE content = 'Acme'")
+    assert acme["validity"] == "superseded"
+    sources = (await ask.shape({"type": "fact", **acme}))["provenance"]
+    assert {source["id"] for source in sources} == {episode["id"] for episode in told}
 
 
 async def test_f2_what_happened_later_replaces_though_it_was_read_later_than_stored(

@@ -117,7 +117,9 @@ def _rehearsed(butler: str, reading: Reading) -> Json:
 
 def _told(reading: Json) -> list[Text]:
     cost = reading.get("tokens_in", 0) + reading.get("tokens_out", 0)
-    head = f"{reading['butler']}: {len(reading.get('read', []))} episodes read" + (f", {cost} tokens" if cost else "")
+    count = len(reading.get("read", []))
+    episodes = f"{count} episode{'' if count == 1 else 's'}"
+    head = f"{reading['butler']}: {episodes} read" + (f", {cost} tokens" if cost else "")
     why = f" ({reading['outcome']}: {reading['reason']})" if reading.get("reason") else ""
     lines = [screen.safe(head + why, "bold")]
     lines += [_line(item) for item in reading.get("items", [])] or [Text("  nothing worth keeping", style="dim")]

@@ -171,6 +171,12 @@ def same_content(content: str, slot: str, valid_from: datetime | None, on_key: S
     return _in_other_words(content, [f for f in on_key if not f.valid_from])
 
 
+def known_before(request: StoreFact, slot: str, retired: Sequence[Fact]) -> Fact | None:
+    """The superseded fact that says this already, of the same time: old news told twice is one piece of history."""
+    of_that_time = [f for f in retired if (f.valid_from, f.valid_to) == (request.valid_from, request.valid_to)]
+    return same_content(request.content, slot, request.valid_from, of_that_time)
+
+
 def _in_other_words(content: str, undated: Sequence[Fact]) -> Fact | None:
     comparable = [fact for fact in undated if len(fact.content or "") <= LONGEST_IN_OTHER_WORDS]
     if not comparable or len(content) > LONGEST_IN_OTHER_WORDS:

@@ -36,6 +36,7 @@ from butler_memory.domain.supersession import (
     decide,
     decide_reading,
     holder_of,
+    known_before,
     same_content,
     scope_of,
     slot_of,
@@ -268,6 +269,12 @@ class Statement:
         return await self._insert(conn, replace(place, slot=slot), {}, links, WriteOutcome.CREATED)
 
     async def _arrive_late(self, conn: Conn, place: _Place, newer: Fact) -> Written:
+        where = (place.subject_key, place.predicate_key, place.scope)
+        known = known_before(
+            self.request, place.slot, await facts.superseded_on_key(conn, self.who.tenant, *where)
+        )  # fmt: skip
+        if known:
+            return await self._keep(conn, known)
         overrides = {"validity": Validity.SUPERSEDED, "superseded_at": self.now}
         written = await self._insert(conn, place, overrides, self._evidence_links(), WriteOutcome.CREATED)
         link = Link(Relation.SUPERSEDES, MemoryType.FACT, written.id)
