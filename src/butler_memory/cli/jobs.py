@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 _FAILED = 1
+_EMBED = (JobName.CONSOLIDATE, JobName.REEMBED)  # what these store gets its vector at once
 _STYLES = {"ok": "green", "failed": "bold red", "lost": "red", "stopped": "yellow"}
 
 All = Annotated[bool, typer.Option("--all", help="Of every tenant, not only this one.")]
@@ -58,7 +59,7 @@ def run_(session: Session, name: Name, all_: All = False) -> None:
 
 async def _run(session: Session, name: JobName, every_tenant: bool) -> bool:
     """True where nothing failed."""
-    async with session.engine(embeds=name is JobName.REEMBED) as engine:
+    async with session.engine(embeds=name in _EMBED) as engine:
         if not every_tenant:
             await require_tenant(engine, session.tenant)
         ran = await engine.workers.run_now(name, None if every_tenant else session.tenant)
