@@ -33,6 +33,8 @@ from butler_memory.writing.desk import Desk
 
 # After so many batches other shards get their turn.
 BATCHES_A_RUN = 20
+# While a model reads for one butler, which takes it half a minute, the others need not wait; patterns need a core.
+SHARDS_AT_ONCE = 4
 NEEDS_REVIEW = "needs_review"
 
 
@@ -62,6 +64,10 @@ class Consolidation:
     @property
     def settings(self) -> ConsolidationSettings:
         return self.desk.settings.consolidation
+
+    @property
+    def shards_at_once(self) -> int:
+        return 1 if self.settings.backend == "offline" else SHARDS_AT_ONCE
 
     async def run(self, lease: Lease, now: datetime) -> Done:
         """The job: until nothing waits, or what waits must wait."""
