@@ -83,7 +83,7 @@ def _told(name: JobName, shapes: Sequence[Json]) -> list[Text]:
 
 def _line(name: str, shape: Mapping[str, Any]) -> Text:
     where = " ".join(part for part in (shape["tenant"], shape["butler"]) if part)
-    done = ", ".join(f"{count} {what.replace('_', ' ')}" for what, count in shape["counts"].items() if count)
+    done = ", ".join(f"{what.replace('_', ' ')} {count}" for what, count in shape["counts"].items() if count)
     line = Text(f"{name}  ").append_text(screen.safe(where, "dim")).append("  ")
     line.append(shape["outcome"], style=_STYLES.get(shape["outcome"], "yellow"))
     line.append_text(screen.safe(f"  {shape['reason'] or done or 'nothing to do'}"))
@@ -119,7 +119,7 @@ async def _history(session: Session, name: JobName | None, limit: int, every_ten
 
 
 def _run_cells(ran: Json) -> list[Text]:
-    done = ", ".join(f"{count} {what.replace('_', ' ')}" for what, count in ran["counts"].items() if count)
+    done = ", ".join(f"{what.replace('_', ' ')} {count}" for what, count in ran["counts"].items() if count)
     where = " ".join(part for part in (ran["tenant"], ran["butler"]) if part)
     return [
         Text(ran["job"]),
