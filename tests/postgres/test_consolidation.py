@@ -272,6 +272,23 @@ async def test_r6_outcomes_of_rules_are_marks_of_the_sessions_that_were_served_t
     assert (row["applied_count"], row["harmful_count"]) == (1, 1)
 
 
+async def test_r6_a_session_has_one_word_on_a_rule_however_often_a_reading_says_it(
+    ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any]
+) -> None:
+    """Three harmful marks would turn the rule into its opposite (R4)."""
+    rule = await ask.rule("Send the report on Fridays")
+    outcome = {"rule": "R1", "outcome": "harmful", "reason": "it was empty", "evidence": ["E1"]}
+    engine, _ = await reads({"outcomes": [outcome, outcome, {**outcome, "outcome": "helpful"}]})
+    served = Caller(engine.memory, ask.who, "served")
+    await served.call("context", {"trigger_prompt": "Send the report on Fridays"})
+    await engine.reader.served.flush()
+    await served.episode("User: the report was empty")
+    counts = (await consolidated(engine)).counts
+    assert (counts["outcomes_marked"], counts["outcomes_refused"]) == (1, 2)
+    row = await ask.row(rule)
+    assert (row["applied_count"], row["harmful_count"], row["maturity"]) == (1, 1, "candidate")
+
+
 async def test_l1_contradictions_and_supports_become_links(
     ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any]
 ) -> None:

@@ -11,6 +11,7 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 
 from butler_memory.consolidation.batch import Batch
 from butler_memory.consolidation.plan import (
+    MARKED_ALREADY,
     Evidence,
     Planned,
     PlannedConfirmation,
@@ -292,6 +293,9 @@ async def _mark(conn: Conn, desk: Desk, author: Author, planned: PlannedMark) ->
     rule = await memories.find(conn, author.tenant, MemoryType.RULE, planned.rule.id, lock=True)
     if not isinstance(rule, Rule) or not rule.is_live:
         return _refused(planned, _NOT_LIVE)
+    # By itself while it was read, or by what stands before this in the same proposal: a session has one word on a rule.
+    if (planned.session, rule.id) in await table.marked(conn, author.tenant, [planned.session]):
+        return _refused(planned, MARKED_ALREADY)
     await mark_here(conn, desk, replace(author, session=planned.session), rule, planned.outcome, planned.reason)
     return Item(What.MARKED, "outcome", _line(planned), rule.id)
 

@@ -26,6 +26,7 @@ from butler_memory.security.principal import GLOBAL
 SAID_SHARE = 0.5
 
 NOT_THE_USERS_WORDS = "not_the_users_words"
+MARKED_ALREADY = "marked_already"
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ class _Checker:
         if rule.id not in self._batch.served.get(session, set()):
             return "not_served"
         if (session, rule.id) in self._batch.marked:
-            return "marked_already"
+            return MARKED_ALREADY
         if not reason:
             return "no_reason"
         return NOT_THE_USERS_WORDS if foreign else ""
