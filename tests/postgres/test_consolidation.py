@@ -580,6 +580,44 @@ async def test_k7_the_cost_is_kept_and_a_day_has_a_limit(
     assert await states(urls) == ["consolidated", "consolidated"]
 
 
+async def test_k7_a_reading_that_cannot_be_used_has_cost_what_it_cost(
+    ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any]
+) -> None:
+    await tell(ask, hands, "User: I am Jo")
+    engine, _ = await reads({"new_facts": [fact("Jo", "name", "E9")]})
+    await consolidated(engine)
+    assert [(run["outcome"], run["tokens_in"], run["tokens_out"]) for run in await runs(urls)] == [("failed", 100, 20)]
+
+
+async def test_k7_a_reading_that_cannot_be_written_has_cost_what_it_cost(
+    ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is read again and again: the day's limit ends that."""
+
+    async def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError("a bug")
+
+    await tell(ask, hands, "User: I am Jo")
+    engine, model = await reads(*[NOTHING] * 9, BUTLER_MEMORY_CONSOLIDATION__DAILY_TOKENS="300")
+    monkeypatch.setattr("butler_memory.consolidation.run.write", broken)
+    reasons = [(await consolidated(engine)).reason for _ in range(5)]
+    assert reasons == ["RuntimeError"] * 3 + ["spent_budget"] * 2
+    assert len(model.prompts) == 3
+    assert await states(urls) == ["pending"]
+
+
+async def test_k7_a_rehearsal_keeps_to_the_days_limit(
+    ask: Caller, hands: Hands, reads: Callable[..., Any]
+) -> None:
+    engine, model = await reads(NOTHING, NOTHING, BUTLER_MEMORY_CONSOLIDATION__DAILY_TOKENS="100")
+    await tell(ask, hands, "User: one")
+    await consolidated(engine)
+    await tell(ask, hands, "User: two")
+    with pytest.raises(BackendDown, match="spent_budget"):
+        await engine.consolidation.rehearse("home", "health", hands.now)
+    assert len(model.prompts) == 1
+
+
 async def test_k1_batches_are_bounded_and_in_order(
     ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any]
 ) -> None:

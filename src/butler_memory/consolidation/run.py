@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,7 +21,7 @@ from butler_memory.domain.outcomes import Applied, TooMuch, after_bad_output
 from butler_memory.domain.proposal import Proposal
 from butler_memory.domain.records import Episode
 from butler_memory.domain.schedule import Timetable
-from butler_memory.errors import InvalidInput, Unavailable
+from butler_memory.errors import ButlerMemoryError, InvalidInput, Unavailable
 from butler_memory.llm.ports import BackendDown, Bad, BadOutput, Down, Reply, Usage
 from butler_memory.postgres import consolidation as table
 from butler_memory.postgres.changes import Change, apply, plain_json
@@ -34,6 +35,7 @@ from butler_memory.writing.desk import Desk
 # After so many batches other shards get their turn.
 BATCHES_A_RUN = 20
 NEEDS_REVIEW = "needs_review"
+NOT_WRITTEN = "not_written"
 
 
 class _DryRun(Exception):
@@ -86,8 +88,9 @@ class Consolidation:
         batch = await database.run(tenant, lambda conn: next_batch(conn, tenant, butler, size, now))
         if batch is None:
             return None
+        await self._require_budget(batch, now)
         reply = await self.reader.read(batch)
-        prepared = await self._prepared(batch, reply.proposal, now)
+        prepared = await self._prepared(batch, reply, now)
         try:
             await database.run(tenant, lambda conn: self._tried(conn, prepared))
         except _DryRun as tried:
@@ -122,7 +125,6 @@ class Consolidation:
         try:
             await self._require_budget(batch, now)
             reply = await self.reader.read(batch)
-            prepared = await self._prepared(batch, reply.proposal, now)
         except BackendDown as down:
             await self._keep(batch, "paused", now, down.usage, reason=down.reason)
             raise Unavailable(
@@ -132,18 +134,35 @@ class Consolidation:
             ) from None
         except BadOutput as bad:
             return await self._failed(lease, batch, bad.reason, bad.usage, now)
+        async with self._paid(batch, reply, now):
+            return await self._carried_out(lease, batch, reply, now)
+
+    async def _carried_out(self, lease: Lease, batch: Batch, reply: Reply, now: datetime) -> Mapping[str, int]:
         try:
+            prepared = await self._prepared(batch, reply, now)
             applied = await fenced(self.desk.database, lease, lambda conn: self._write(conn, prepared, reply, now))
+        except BadOutput as bad:
+            return await self._failed(lease, batch, bad.reason, bad.usage, now)
         except TooMuch:
             return await self._for_review(lease, batch, reply, now)
         return applied.counts
 
-    async def _prepared(self, batch: Batch, proposal: Proposal, now: datetime) -> Prepared:
+    @asynccontextmanager
+    async def _paid(self, batch: Batch, reply: Reply, now: datetime) -> AsyncIterator[None]:
+        """What cannot be written is read again and again: each time counts, or the day has no limit (K7)."""
+        try:
+            yield
+        except Exception:
+            with suppress(ButlerMemoryError):  # the database may be what failed
+                await self._keep(batch, "failed", now, reply.usage, reason=NOT_WRITTEN)
+            raise
+
+    async def _prepared(self, batch: Batch, reply: Reply, now: datetime) -> Prepared:
         """What names something unknown, or would be refused from a caller, is bad output as a whole (K3)."""
         try:
-            planned = plan(batch, proposal)
+            planned = plan(batch, reply.proposal)
         except (UnknownHandle, InvalidInput):
-            raise BadOutput(Bad.SCHEMA) from None
+            raise BadOutput(Bad.SCHEMA, reply.usage) from None
         return await prepare(self.desk, batch, planned, now)
 
     async def _require_budget(self, batch: Batch, now: datetime) -> None:
