@@ -191,6 +191,20 @@ async def test_f5_the_users_own_word_settles_what_was_contested(
     assert await engine.memory.reviews(admin, 10) == []
 
 
+@pytest.mark.parametrize("source_kind", ["user_stated", "agent_inferred"])
+async def test_f5_a_correction_to_the_same_content_is_no_new_row_and_no_contradiction(
+    ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any], source_kind: str
+) -> None:
+    await ask.user_says("Acme")
+    hands.pass_(days=1)
+    await tell(ask, hands, "User: I work at Acme, as ever")
+    same = {"fact": "F1", "content": "ACME.", "evidence": ["E1"], "source_kind": source_kind}
+    engine, _ = await reads({"updated_facts": [same]})
+    counts = (await consolidated(engine)).counts
+    assert counts["facts_confirmed" if source_kind == "user_stated" else "facts_known"] == 1
+    assert [row["content"] for row in await rows(urls, "SELECT content FROM memory.facts")] == ["Acme"]
+
+
 async def test_f2_old_news_never_retires_what_is_newer(
     ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any]
 ) -> None:

@@ -152,10 +152,14 @@ def claim_slot(secret: bytes, content: str) -> str:
     return CLAIM + digest(secret, same_form(content))
 
 
+def is_claim(fact: Fact) -> bool:
+    return fact.slot.startswith(CLAIM)
+
+
 def claims_settled(request: StoreFact, on_key: Sequence[Fact]) -> list[Fact]:
     """The user's own word on a key ends what was only claimed there."""
     settled = request.source_kind in _USER_KINDS
-    return [fact for fact in on_key if settled and fact.slot.startswith(CLAIM)]
+    return [fact for fact in on_key if settled and is_claim(fact)]
 
 
 def holder_of(slot: str, on_key: Sequence[Fact]) -> Fact | None:

@@ -41,7 +41,7 @@ from butler_memory.domain.supersession import (
     slot_of,
     with_decay_rate,
 )
-from butler_memory.domain.text import key, subject_key
+from butler_memory.domain.text import key, same_form, subject_key
 from butler_memory.postgres import facts, keys, memories
 from butler_memory.postgres import predicates as predicate_table
 from butler_memory.postgres.access import Tenant
@@ -220,6 +220,8 @@ class Statement:
 
     async def correct(self, conn: Conn, old: Fact) -> Written:
         """In place of a fact that is named, whatever key and slot it has: values of a many-valued key too."""
+        if same_form(self.request.content) == same_form(old.content or ""):
+            return await self.run(conn, [old.scope])  # corrects nothing: it is said again
         place, on_key = await self._locate(conn, [old.scope])
         others = [fact for fact in on_key if fact.id != old.id]
         twin = same_content(self.request.content, place.slot, self.request.valid_from, others)
