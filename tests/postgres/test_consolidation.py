@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from butler_memory.bootstrap import Engine
+from butler_memory.domain.clock import utc_text
 from butler_memory.domain.kinds import JobName, RunOutcome
 from butler_memory.llm.ports import BackendDown, Bad, BadOutput, Down, Usage
 from butler_memory.llm.scripted import ScriptedModel
@@ -215,6 +216,65 @@ async def test_f2_old_news_never_retires_what_is_newer(
     assert await contents(urls) == ["Globex"]
     [old] = await rows(urls, "SELECT validity FROM memory.facts WHERE content = 'Acme'")
     assert old["validity"] == "superseded"
+
+
+async def test_f2_old_news_is_older_than_what_somebody_confirmed_since(
+    ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any]
+) -> None:
+    """What is known was learned from older news still; since then its user has said that it is so."""
+    await tell(ask, hands, "User: I work at Acme", occurred_at="2019-01-01T00:00:00Z")
+    engine, _ = await reads({"new_facts": [fact("Acme", "employer")]}, {"new_facts": [fact("Globex", "employer")]})
+    await consolidated(engine)
+    [known] = await rows(urls, "SELECT id::text FROM memory.facts")
+    hands.pass_(days=1)
+    await ask.confirm({"type": "fact", **known})
+    await tell(ask, hands, "User: I work at Globex", occurred_at="2020-01-01T00:00:00Z")
+    await consolidated(engine)
+    assert await contents(urls) == ["Acme"]
+
+
+async def test_f5_the_users_old_word_does_not_settle_what_was_claimed_since(
+    ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any], admin: Any
+) -> None:
+    await ask.user_says("Paris", "home")
+    hands.pass_(days=1)
+    engine, _ = await reads(
+        {"new_facts": [fact("London", "home", source_kind="agent_inferred")]}, {"new_facts": [fact("Rome", "home")]}
+    )
+    await tell(ask, hands, "A letter to the user went to London")
+    await consolidated(engine)
+    await tell(ask, hands, "User: I live in Rome", source_kind="imported", occurred_at="2019-01-01T00:00:00Z")
+    await consolidated(engine)
+    assert await contents(urls) == ["London", "Paris"]
+    assert len(await engine.memory.reviews(admin, 10)) == 1
+
+
+async def test_f9_old_news_confirms_nothing_that_was_confirmed_since(
+    ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any]
+) -> None:
+    known, rule = await ask.user_says("Acme"), await ask.rule("Be brief always")
+    made = [(await ask.row(each))["last_confirmed_at"] for each in (known, rule)]
+    hands.pass_(days=1)
+    told = "User: I work at Acme. Be brief always."
+    await tell(ask, hands, told, source_kind="imported", occurred_at="2019-01-01T00:00:00Z")
+    again = [{"memory": handle, "evidence": ["E1"]} for handle in ("F1", "R1")]
+    engine, _ = await reads({"new_facts": [fact("Acme", "employer")], "confirmations": again})
+    assert (await consolidated(engine)).counts["confirmations_known"] == 2
+    assert [(await ask.row(each))["last_confirmed_at"] for each in (known, rule)] == made
+
+
+async def test_f9_what_was_read_late_is_confirmed_from_when_it_was_said(
+    ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any]
+) -> None:
+    """The backend was away for five days."""
+    known = await ask.user_says("Acme")
+    hands.pass_(days=1)
+    said = hands.now
+    await tell(ask, hands, "User: I work at Acme")
+    hands.pass_(days=5)
+    engine, _ = await reads({"new_facts": [fact("Acme", "employer")]})
+    await consolidated(engine)
+    assert (await ask.row(known))["last_confirmed_at"] == utc_text(said)
 
 
 async def test_f2_what_happened_later_replaces_though_it_was_read_later_than_stored(

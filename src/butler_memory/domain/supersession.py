@@ -127,12 +127,13 @@ def decide_reading(
 ) -> Decision:
     """The same for a statement that consolidation read, and that was said at `said_at`.
 
-    It may be old news; what was only inferred retires nothing that the user stated; and what a reader thinks a fact is
-    worth changes nothing about one that is known.
+    It may be old news, which neither retires nor confirms; what was only inferred retires nothing that the user stated;
+    and what a reader thinks a fact is worth changes nothing about one that is known.
     """
     match decision:
         case Strengthen(existing, confirms, changes):
             kept = {name: value for name, value in changes.items() if name in ("source_kind", "confidence")}
+            confirms = confirms and said_at > existing.last_confirmed_at
             return Strengthen(existing, confirms, kept) if confirms or kept else Keep(existing)
         case Replace(existing, inherited):
             if said_at < (holder_said_at or existing.created_at):

@@ -127,7 +127,7 @@ class Statement:
         if self.said_at:
             decision = decide_reading(decision, self.request, self.said_at, await self._known_since(conn, decision))
         written = await self._carry_out(conn, decision, place, on_key)
-        await apply(conn, self.author, [retire(claim, self.now) for claim in claims_settled(self.request, on_key)])
+        await self._settle_claims(conn, on_key)
         if again:
             await keys.claim(conn, self.who.tenant, again, MemoryType.FACT, written.id, self.now)
         return written
@@ -196,7 +196,8 @@ class Statement:
         return Written(MemoryType.FACT, existing.id, WriteOutcome.DUPLICATE, existing.condition, links=links)
 
     async def _strengthen(self, conn: Conn, decision: Strengthen) -> Written:
-        change = strengthen(self.desk, decision.existing, self.now, confirm=decision.confirms, changes=decision.changes)
+        heard = min(self.now, self.said_at or self.now)
+        change = strengthen(self.desk, decision.existing, heard, confirm=decision.confirms, changes=decision.changes)
         links = self._evidence_links()
         await apply(conn, self.author, [replace(change, links=links, noted=SAID_AGAIN)])
         outcome = WriteOutcome.CONFIRMED if decision.confirms else WriteOutcome.DUPLICATE
@@ -230,8 +231,15 @@ class Statement:
             written = await self._correct_claim(conn, old, holder, place, others)
         else:
             written = await self._correct_value(conn, old, twin, place, others)
-        await apply(conn, self.author, [retire(claim, self.now) for claim in claims_settled(self.request, others)])
+        await self._settle_claims(conn, others)
         return written
+
+    async def _settle_claims(self, conn: Conn, on_key: Sequence[Fact]) -> None:
+        """Also where it is old news about what is known, it may be newer than a claim, or older."""
+        for claim in claims_settled(self.request, on_key):
+            claimed_at = await memories.last_said_at(conn, self.who.tenant, claim.id) or claim.created_at
+            if self.said_at is None or claimed_at <= self.said_at:
+                await apply(conn, self.author, [retire(claim, self.now)])
 
     async def _correct_value(
         self, conn: Conn, old: Fact, twin: Fact | None, place: _Place, others: Sequence[Fact]
