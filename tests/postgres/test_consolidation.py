@@ -218,6 +218,22 @@ async def test_f2_old_news_never_retires_what_is_newer(
     assert old["validity"] == "superseded"
 
 
+async def test_f5_old_news_that_is_told_again_is_one_row(
+    ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any]
+) -> None:
+    """An import says it in every other episode."""
+    await ask.user_says("Globex")
+    old = {"source_kind": "imported", "occurred_at": "2019-01-01T00:00:00Z"}
+    episodes = await tell(ask, hands, *["User: I work at Acme"] * 4, **old)
+    acme = [fact("Acme", "employer", "E1"), fact("acme", "employer", "E2")]
+    engine, _ = await reads({"new_facts": acme}, {"new_facts": acme}, BUTLER_MEMORY_CONSOLIDATION__BATCH_SIZE="2")
+    await consolidated(engine)
+    [known] = await rows(urls, "SELECT id, validity FROM memory.facts WHERE content <> 'Globex'")
+    assert known["validity"] == "superseded"
+    links = await rows(urls, "SELECT target_id::text AS id FROM memory.memory_links WHERE source_id = %s", known["id"])
+    assert {row["id"] for row in links} == {episode["id"] for episode in episodes}
+
+
 async def test_f2_old_news_is_older_than_what_somebody_confirmed_since(
     ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any]
 ) -> None:

@@ -176,6 +176,14 @@ def same_content(content: str, slot: str, valid_from: datetime | None, on_key: S
     return _in_other_words(content, [f for f in on_key if not f.valid_from])
 
 
+def said_before(request: StoreFact, superseded: Sequence[Fact]) -> Fact | None:
+    """Old news that is known as such: of the same content and, where it is dated, of the same time."""
+    form, held = same_form(request.content), (request.valid_from, request.valid_to)
+    return next(
+        (f for f in superseded if same_form(f.content or "") == form and (f.valid_from, f.valid_to) == held), None
+    )
+
+
 def _in_other_words(content: str, undated: Sequence[Fact]) -> Fact | None:
     comparable = [fact for fact in undated if len(fact.content or "") <= LONGEST_IN_OTHER_WORDS]
     if not comparable or len(content) > LONGEST_IN_OTHER_WORDS:

@@ -36,6 +36,7 @@ from butler_memory.domain.supersession import (
     decide,
     decide_reading,
     holder_of,
+    said_before,
     same_content,
     scope_of,
     slot_of,
@@ -278,6 +279,12 @@ class Statement:
         return await self._insert(conn, replace(place, slot=slot), {}, links, WriteOutcome.CREATED)
 
     async def _arrive_late(self, conn: Conn, place: _Place, newer: Fact) -> Written:
+        before = await facts.superseded_in_slot(
+            conn, self.who.tenant, place.subject_key, place.predicate_key, place.scope, place.slot
+        )
+        known = said_before(self.request, before)
+        if known:
+            return await self._keep(conn, known)
         overrides = {"validity": Validity.SUPERSEDED, "superseded_at": self.now}
         written = await self._insert(conn, place, overrides, self._evidence_links(), WriteOutcome.CREATED)
         link = Link(Relation.SUPERSEDES, MemoryType.FACT, written.id)
