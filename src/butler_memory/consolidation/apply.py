@@ -203,13 +203,14 @@ _WHAT = {
 async def _fact(conn: Conn, planned: PlannedFact, statement: Statement) -> Item:
     old = planned.replaces
     try:
-        if old is None:
-            written = await statement.run(conn, [str(planned.request.scope)])
-        else:
-            there = await memories.find(conn, old.tenant_id, MemoryType.FACT, old.id, lock=True)
-            if not isinstance(there, Fact) or not there.is_live:
-                return _refused(planned, _NOT_LIVE)
-            written = await statement.correct(conn, there)
+        async with conn.transaction():  # what is refused half-way leaves nothing of itself
+            if old is None:
+                written = await statement.run(conn, [str(planned.request.scope)])
+            else:
+                there = await memories.find(conn, old.tenant_id, MemoryType.FACT, old.id, lock=True)
+                if not isinstance(there, Fact) or not there.is_live:
+                    return _refused(planned, _NOT_LIVE)
+                written = await statement.correct(conn, there)
     except ButlerMemoryError as error:
         return _refused(planned, _reason(error))
     return _fact_item(planned, written)

@@ -157,9 +157,10 @@ def is_claim(fact: Fact) -> bool:
     return fact.slot.startswith(CLAIM)
 
 
-def claims_settled(request: StoreFact, on_key: Sequence[Fact]) -> list[Fact]:
-    """The user's own word on a key ends what was only claimed there."""
-    settled = request.source_kind in _USER_KINDS
+def claims_settled(request: StoreFact, on_key: Sequence[Fact], *, replaced: bool) -> list[Fact]:
+    """The user's own word on a key ends what was only claimed there; so does what takes the place of what is contested,
+    or the claim would stand beside that as if nobody had ever said otherwise."""
+    settled = replaced or request.source_kind in _USER_KINDS
     return [fact for fact in on_key if settled and is_claim(fact)]
 
 

@@ -278,6 +278,22 @@ async def open_reviews(conn: Conn, tenant: str, limit: int) -> list[Review]:
     return [Review(**row) for row in await found.fetchall()]
 
 
+async def was_rejected(
+    conn: Conn, tenant: str, subject_key: str, predicate_key: str, scope: str, slot: str
+) -> bool:
+    """Whether a person has rejected this claim, as long as that is kept, and has not brought it back since."""
+    found = await conn.execute(
+        """
+        SELECT 1 FROM memory.reviews r JOIN memory.facts f ON (f.tenant_id, f.id) = (r.tenant_id, r.entity_id)
+        WHERE r.tenant_id = %s AND r.kind = 'contradiction' AND r.state = 'rejected' AND f.validity = 'retracted'
+          AND f.subject_key = %s AND f.predicate_key = %s AND f.scope = %s AND f.slot = %s
+        LIMIT 1
+        """,
+        [tenant, subject_key, predicate_key, scope, slot],
+    )
+    return await found.fetchone() is not None
+
+
 async def find_review(conn: Conn, tenant: str, review_id: UUID) -> Review | None:
     """Held until the transaction ends: two people decide one after the other."""
     found = await conn.execute(

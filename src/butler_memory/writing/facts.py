@@ -43,10 +43,12 @@ from butler_memory.domain.supersession import (
     with_decay_rate,
 )
 from butler_memory.domain.text import key, same_form, subject_key
+from butler_memory.errors import Conflict
 from butler_memory.postgres import facts, keys, memories
 from butler_memory.postgres import predicates as predicate_table
 from butler_memory.postgres.access import Tenant
 from butler_memory.postgres.changes import Author, Change, Link, apply
+from butler_memory.postgres.consolidation import was_rejected
 from butler_memory.postgres.database import Conn
 from butler_memory.security.principal import GLOBAL, Principal, require_writer, writable_scope
 from butler_memory.writing.desk import CLOSE, Desk, Written, author_of, repeat_key, repeated
@@ -128,7 +130,7 @@ class Statement:
         if self.said_at:
             decision = decide_reading(decision, self.request, self.said_at, await self._known_since(conn, decision))
         written = await self._carry_out(conn, decision, place, on_key)
-        await self._settle_claims(conn, on_key)
+        await self._settle_claims(conn, on_key, written)
         if again:
             await keys.claim(conn, self.who.tenant, again, MemoryType.FACT, written.id, self.now)
         return written
@@ -232,12 +234,12 @@ class Statement:
             written = await self._correct_claim(conn, old, holder, place, others)
         else:
             written = await self._correct_value(conn, old, twin, place, others)
-        await self._settle_claims(conn, others)
+        await self._settle_claims(conn, others, written)
         return written
 
-    async def _settle_claims(self, conn: Conn, on_key: Sequence[Fact]) -> None:
+    async def _settle_claims(self, conn: Conn, on_key: Sequence[Fact], written: Written) -> None:
         """Also where it is old news about what is known, it may be newer than a claim, or older."""
-        for claim in claims_settled(self.request, on_key):
+        for claim in claims_settled(self.request, on_key, replaced=written.superseded_id is not None):
             claimed_at = await memories.last_said_at(conn, self.who.tenant, claim.id) or claim.created_at
             if self.said_at is None or claimed_at <= self.said_at:
                 await apply(conn, self.author, [retire(claim, self.now)])
@@ -275,6 +277,8 @@ class Statement:
         known = holder_of(slot, on_key)
         if known:
             return await self._keep(conn, known)
+        if await was_rejected(conn, self.who.tenant, place.subject_key, place.predicate_key, place.scope, slot):
+            raise Conflict("A person has rejected this claim.", reason="rejected_before", recovery="Leave it at that.")
         links = (Link(Relation.CONTRADICTS, MemoryType.FACT, stated.id), *self._evidence_links())
         return await self._insert(conn, replace(place, slot=slot), {}, links, WriteOutcome.CREATED)
 
