@@ -502,6 +502,38 @@ async def test_k5_how_much_one_reading_may_retire_is_set(
     assert sum(content.startswith("new") for content in await contents(urls)) == retired
 
 
+async def test_k5_claims_that_the_users_word_would_settle_count_too(
+    ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any], admin: Any
+) -> None:
+    await ask.user_says("Paris", "home")
+    hands.pass_(days=1)
+    letters = [fact(f"City {n}", "home", source_kind="agent_inferred") for n in range(11)]
+    engine, _ = await reads({"new_facts": letters}, {"new_facts": [fact("Rome", "home")]})
+    await tell(ask, hands, "Letters went to many cities")
+    await consolidated(engine)
+    await tell(ask, hands, "User: I live in Rome")
+    assert (await consolidated(engine)).counts == {"episodes_for_review": 1}
+    assert len(await contents(urls)) == 12
+    [review] = [each for each in await engine.memory.reviews(admin, 50) if each["kind"] == "proposal"]
+    await engine.memory.decide_review(admin, review["id"], accept=True)
+    assert await contents(urls) == ["Rome"]
+
+
+async def test_k5_a_reading_can_see_what_it_was_shown(
+    ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a very large memory it is shown a part, and a share of all of it would be everything that it may propose."""
+    monkeypatch.setattr("butler_memory.consolidation.batch.MOST_FACTS", 20)
+    for n in range(30):
+        await ask.fact(f"old {n}", f"key_{n}")
+    hands.pass_(days=1)
+    await tell(ask, hands, "User: half of it is new")
+    half = {"new_facts": [fact(f"new {n}", f"key_{n}") for n in range(15)]}
+    engine, _ = await reads(half, BUTLER_MEMORY_CONSOLIDATION__MAX_RETIRED_SHARE="0.5")
+    await consolidated(engine)
+    assert not any(content.startswith("new") for content in await contents(urls))
+
+
 async def test_k5_a_rejected_proposal_writes_nothing_and_its_episodes_can_be_read_again(
     ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any], admin: Any
 ) -> None:

@@ -39,7 +39,7 @@ from butler_memory.postgres import memories
 from butler_memory.postgres.changes import Author, Change, Link, apply
 from butler_memory.postgres.consolidation import Review
 from butler_memory.postgres.database import Conn
-from butler_memory.security.principal import GLOBAL, Principal
+from butler_memory.security.principal import Principal
 from butler_memory.writing import facts, rules
 from butler_memory.writing.desk import Desk, Written
 from butler_memory.writing.facts import Statement, strengthen
@@ -124,21 +124,19 @@ async def write(conn: Conn, prepared: Prepared, *, share: float, capped: bool = 
     batch = prepared.batch
     there = await table.still_pending(conn, batch.tenant, [episode.id for episode in batch.episodes])
     alive = {episode.id for episode in there}
-    seen = await table.count_live_facts(conn, batch.tenant, [GLOBAL, batch.butler])
     items = []
     for planned, step in prepared.steps:
         # What rests on an episode that was forgotten meanwhile is not learned from the others by accident.
         item = await step(conn) if alive >= set(planned.evidence.ids) else _refused(planned, _EVIDENCE_GONE)
         items.append(replace(item, evidence=planned.evidence.ids))
-    retired = sum(item.what is What.SUPERSEDED for item in items)
-    if capped and retired > most_retired(seen, share):
+    if capped and sum(item.retired for item in items) > most_retired(len(batch.facts), share):
         raise TooMuch
     await _ask_about_claims(conn, prepared, items)
     author = author_for(batch, None, prepared.now)
     await apply(conn, author, [consolidated(episode) for episode in there])
     read = tuple(episode.id for episode in there)
     left_out = tuple(episode.id for episode in batch.episodes if episode.id not in alive)
-    return Applied(tuple(items), read, left_out, retired)
+    return Applied(tuple(items), read, left_out)
 
 
 def consolidated(episode: Episode) -> Change:
@@ -224,7 +222,7 @@ def _fact_item(planned: PlannedFact, written: Written) -> Item:
     elif what is What.CREATED and written.state == "superseded":
         what = What.LATE
     before = planned.replaces.content if planned.replaces else None
-    return Item(what, "fact", _line(planned), written.id, before)
+    return Item(what, "fact", _line(planned), written.id, before, retired=written.retired)
 
 
 async def _rule(conn: Conn, planned: PlannedRule, saying: Saying | None) -> Item:
@@ -308,7 +306,3 @@ def _reason(error: ButlerMemoryError) -> str:
 
 def shape_of(item: Item) -> dict[str, Any]:
     return {**vars(item), "evidence": list(item.evidence)}
-
-
-def ids_of(items: Sequence[Item]) -> list[UUID]:
-    return [item.id for item in items if item.id]

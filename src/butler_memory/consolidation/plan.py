@@ -15,7 +15,7 @@ from uuid import UUID
 
 from butler_memory.consolidation.batch import Batch, UnknownHandle
 from butler_memory.domain.extraction import own_statements
-from butler_memory.domain.kinds import ApplicationOutcome, MemoryType, Relation, SourceKind
+from butler_memory.domain.kinds import ApplicationOutcome, Relation, SourceKind
 from butler_memory.domain.proposal import NewFact, NewRule, Proposal, Proposed, RuleOutcome, UpdatedFact
 from butler_memory.domain.records import Episode, Fact, Rule
 from butler_memory.domain.requests import StoreFact, StoreRule, parse
@@ -221,18 +221,3 @@ def _request(model: Any, proposed: Any, evidence: Evidence, scope: str, **more: 
     given = {"content": proposed.content, "scope": scope, "request_context": lineage, **more}
     return parse(model, given)
 
-
-def kind_of(planned: Planned) -> str:
-    match planned:
-        case PlannedFact():
-            return MemoryType.FACT
-        case PlannedRule() | PlannedMark():
-            return MemoryType.RULE
-        case PlannedConfirmation():
-            return planned.memory.type
-        case PlannedLink():
-            return planned.first.type
-
-
-def all_evidence(planned: Sequence[Planned]) -> set[UUID]:
-    return {episode for each in planned for episode in each.evidence.ids}

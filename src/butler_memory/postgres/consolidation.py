@@ -124,17 +124,6 @@ async def live_facts(conn: Conn, tenant: str, scopes: Sequence[str], limit: int)
     return [Fact.from_row(row) for row in await found.fetchall()]
 
 
-async def count_live_facts(conn: Conn, tenant: str, scopes: Sequence[str]) -> int:
-    found = await conn.execute(
-        "SELECT count(*) AS n FROM memory.facts"
-        " WHERE tenant_id = %s AND validity IN ('active', 'fading') AND scope = ANY(%s)",
-        [tenant, list(scopes)],
-    )
-    row = await found.fetchone()
-    assert row is not None
-    return int(row["n"])
-
-
 async def live_rules(conn: Conn, tenant: str, scopes: Sequence[str], limit: int) -> list[Rule]:
     found = await conn.execute(
         f"""

@@ -130,7 +130,7 @@ class Statement:
         if self.said_at:
             decision = decide_reading(decision, self.request, self.said_at, await self._known_since(conn, decision))
         written = await self._carry_out(conn, decision, place, on_key)
-        await self._settle_claims(conn, on_key, written)
+        written = await self._settling(conn, on_key, written)
         if again:
             await keys.claim(conn, self.who.tenant, again, MemoryType.FACT, written.id, self.now)
         return written
@@ -234,15 +234,16 @@ class Statement:
             written = await self._correct_claim(conn, old, holder, place, others)
         else:
             written = await self._correct_value(conn, old, twin, place, others)
-        await self._settle_claims(conn, others, written)
-        return written
+        return await self._settling(conn, others, written)
 
-    async def _settle_claims(self, conn: Conn, on_key: Sequence[Fact], written: Written) -> None:
+    async def _settling(self, conn: Conn, on_key: Sequence[Fact], written: Written) -> Written:
         """Also where it is old news about what is known, it may be newer than a claim, or older."""
         for claim in claims_settled(self.request, on_key, replaced=written.superseded_id is not None):
             claimed_at = await memories.last_said_at(conn, self.who.tenant, claim.id) or claim.created_at
             if self.said_at is None or claimed_at <= self.said_at:
                 await apply(conn, self.author, [retire(claim, self.now)])
+                written = replace(written, settled=(*written.settled, claim.id))
+        return written
 
     async def _correct_value(
         self, conn: Conn, old: Fact, twin: Fact | None, place: _Place, others: Sequence[Fact]
@@ -262,7 +263,8 @@ class Statement:
         if isinstance(decision, ArriveLate):
             return await self._carry_out(conn, decision, place, others)
         await apply(conn, self.author, [retire(claim, self.now)])
-        return await replace(self, corrects=claim)._carry_out(conn, decision, place, others)
+        written = await replace(self, corrects=claim)._carry_out(conn, decision, place, others)
+        return replace(written, settled=(claim.id,))
 
     async def _replacing(self, conn: Conn, old: Fact) -> Decision:
         inherited = with_decay_rate({n: getattr(old, n) for n in INHERITED if not self.request.gave(n)})
