@@ -134,6 +134,24 @@ async def test_f5_what_takes_the_place_of_what_is_contested_settles_the_claim(
     assert await engine.memory.reviews(admin, 10) == []
 
 
+async def test_f5_what_was_only_inferred_for_one_butler_does_not_hide_what_the_user_stated(
+    ask: Caller, hands: Hands, urls: Urls, open_engine: OpenEngine, admin: Any
+) -> None:
+    """A fact in the butler's own scope would hide the global one from it (F12), and nobody would be asked."""
+    await ask.user_says("Paris", "home")
+    hands.pass_(days=1)
+    await tell(ask, hands, "A letter to the user went to London")
+    reader, _ = scripted(inferred("London", scope="butler"), {"new_facts": [fact("Rome", "home", scope="butler")]})
+    engine = await open_engine(episode_reader=reader)
+    await consolidated(engine)
+    found = (await ask.call("recall", {"topic": "home"}))["results"]
+    assert {each["content"]: each["contested"] for each in found} == {"London": True, "Paris": True}
+    assert len(await engine.memory.reviews(admin, 10)) == 1
+    await read_letter(engine, ask, hands, "User: for you my home is Rome")
+    [own] = await rows(urls, "SELECT content FROM memory.facts WHERE scope = 'health'")
+    assert own["content"] == "Rome", "the user may say so"
+
+
 async def test_f5_a_persons_edit_settles_the_claim(
     ask: Caller, urls: Urls, claimed: Claim, admin: Any
 ) -> None:

@@ -144,6 +144,14 @@ def decide_reading(
             return decision
 
 
+def would_hide(request: StoreFact, slot: str, own: Sequence[Fact], everywhere: Sequence[Fact]) -> bool:
+    """In a scope of its own a single value hides the global one (F12). What was only inferred may not do that to what
+    the user stated, unless that is hidden there already."""
+    hidden = holder_of("", everywhere)
+    is_stated = hidden is not None and hidden.source_kind in _USER_KINDS
+    return slot == "" and request.source_kind not in _USER_KINDS and is_stated and holder_of("", own) is None
+
+
 def contested_or(decision: Replace, request: StoreFact) -> Decision:
     stated = decision.existing.source_kind in _USER_KINDS
     return Contest(decision.existing) if stated and request.source_kind not in _USER_KINDS else decision

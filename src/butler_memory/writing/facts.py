@@ -41,6 +41,7 @@ from butler_memory.domain.supersession import (
     scope_of,
     slot_of,
     with_decay_rate,
+    would_hide,
 )
 from butler_memory.domain.text import key, same_form, subject_key
 from butler_memory.errors import Conflict
@@ -172,8 +173,12 @@ class Statement:
             many_valued=self.tenant.many_valued,
         )
         scope = scope_of(self.request, slot, live, scopes) or (scopes[0] if self.request.scope else GLOBAL)
-        place = _Place(scope, subject, predicate, predicate_key, slot)
-        return place, [fact for fact in live if fact.scope == scope]
+        place, on_key = _Place(scope, subject, predicate, predicate_key, slot), [f for f in live if f.scope == scope]
+        if self.said_at and scope != GLOBAL:
+            everywhere = await facts.live_on_key(conn, tenant, subject, predicate_key, [GLOBAL])
+            if would_hide(self.request, slot, on_key, everywhere):
+                return replace(place, scope=GLOBAL), everywhere  # where it contests that, and a person decides
+        return place, on_key
 
     async def _carry_out(self, conn: Conn, decision: Decision, place: _Place, on_key: Sequence[Fact]) -> Written:
         match decision:
