@@ -601,6 +601,26 @@ async def test_k9_words_that_are_not_the_users_make_no_rule(
     assert refused == ["not_the_users_words"]
 
 
+async def test_f9_a_rule_that_is_said_again_in_the_same_session_is_not_confirmed(
+    ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any]
+) -> None:
+    told = ask.in_session("s")
+    brief = {"content": "Be brief always", "evidence": ["E1"]}
+    engine, _ = await reads({"new_rules": [brief, brief]}, {"new_rules": [brief]}, {"new_rules": [brief]})
+    await told.episode("User: Be brief always")
+    counts = (await consolidated(engine)).counts
+    assert (counts["rules_created"], counts["rules_known"]) == (1, 1)
+    [made] = await rows(urls, "SELECT * FROM memory.rules")
+    hands.pass_(minutes=5)
+    await told.episode("User: Be brief always, I said")
+    assert (await consolidated(engine)).counts["rules_known"] == 1
+    [again] = await rows(urls, "SELECT * FROM memory.rules")
+    assert again["last_confirmed_at"] == made["last_confirmed_at"]
+    assert len(await rows(urls, "SELECT 1 FROM memory.memory_links WHERE relation = 'derived_from'")) == 2
+    await ask.in_session("another").episode("User: Be brief always")
+    assert (await consolidated(engine)).counts["rules_confirmed"] == 1
+
+
 async def test_r4_a_known_anti_pattern_is_not_learned_again(
     ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any]
 ) -> None:
