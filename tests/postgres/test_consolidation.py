@@ -446,6 +446,26 @@ async def test_e2_k3_the_bad_episode_ends_alone_and_its_neighbours_are_read(
     assert (dead["expires_at"] - hands.now).days > 80, "kept for a person"
 
 
+async def test_e2_an_episode_on_its_last_attempt_is_alone_also_behind_one_that_was_requeued(
+    ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any], admin: Any
+) -> None:
+    """It failed with its bad neighbour, and the backend went away before it could be read without."""
+    await tell(ask, hands, "User: bad", "User: good")
+
+    def line(prompt: Any) -> Exception:
+        return BadOutput(Bad.REFUSED) if "bad" in prompt.text else BackendDown(Down.NO_NETWORK)
+
+    engine, _ = await reads(*[line] * 20)
+    while "dead_letter" not in await states(urls):
+        await engine.workers.run_due()
+        hands.pass_(minutes=30)
+    await engine.memory.requeue(admin, None)
+    for _ in range(4):
+        await engine.workers.run_due()
+        hands.pass_(minutes=30)
+    assert await states(urls) == ["pending", "pending"]
+
+
 @pytest.mark.parametrize("down", [Down.NO_NETWORK, Down.BAD_KEY, Down.RATE_LIMITED, Down.TIMEOUT, Down.SPENT_BUDGET])
 async def test_e2_what_the_backend_causes_uses_no_attempt(
     ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any], down: Down
@@ -703,6 +723,39 @@ async def test_d7_quiet_seconds_of_zero_leave_the_cron_alone(
     assert await states(urls) == ["pending"]
     hands.pass_(hours=1)
     await engine.workers.run_due()
+    assert await states(urls) == ["consolidated"]
+
+
+async def test_l6_a_clock_that_steps_back_keeps_no_episode_waiting(
+    ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any]
+) -> None:
+    """Neither the wait after a failure nor the day's budget lasts until the clock is there again."""
+    before = hands.now
+    engine, _ = await reads(NOTHING, BadOutput(Bad.REFUSED), NOTHING, BUTLER_MEMORY_CONSOLIDATION__DAILY_TOKENS="100")
+    hands.pass_(days=300)
+    await tell(ask, hands, "User: one")
+    await consolidated(engine)
+    hands.pass_(days=1)
+    await tell(ask, hands, "User: two")
+    await consolidated(engine)
+    hands.now = before
+    for _ in range(2):  # what is due by a time that has not come yet is due at the next usual one
+        await engine.workers.run_due()
+        hands.pass_(hours=7)
+    await engine.workers.run_due()
+    assert await states(urls) == ["consolidated", "consolidated"]
+
+
+async def test_l6_a_clock_that_steps_back_does_not_make_a_shard_seem_busy(
+    ask: Caller, engine: Engine, hands: Hands, urls: Urls
+) -> None:
+    before = hands.now
+    hands.pass_(days=300)
+    await ask.episode("User: I am Jo")
+    hands.now = before
+    for _ in range(2):
+        await engine.workers.run_due()
+        hands.pass_(hours=7)
     assert await states(urls) == ["consolidated"]
 
 

@@ -110,8 +110,8 @@ class Consolidation:
         queue = await self.desk.database.run(
             lease.tenant, lambda conn: table.queue(conn, lease.tenant, lease.butler)
         )  # fmt: skip
-        if queue.oldest is None or queue.newest is None or queue.newest + quiet <= now:
-            return None
+        if queue.oldest is None or queue.newest is None or not now - quiet < queue.newest <= now:
+            return None  # nothing waits, or it has been quiet, or the clock has stepped back and cannot tell
         overdue = queue.oldest < self.timetable.last_fire(JobName.CONSOLIDATE, now)
         return None if overdue else queue.newest + quiet
 
@@ -168,9 +168,10 @@ class Consolidation:
     async def _require_budget(self, batch: Batch, now: datetime) -> None:
         """What is spent stays spent until the day is over (K7)."""
         day = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-        spent = await self.desk.database.run(batch.tenant, lambda conn: table.tokens_since(conn, batch.tenant, day))
+        over = day + timedelta(days=1)
+        spent = await self.desk.database.run(batch.tenant, lambda conn: table.tokens_spent(conn, batch.tenant, day, over))
         if spent >= self.settings.daily_tokens:
-            raise BackendDown(Down.SPENT_BUDGET, retry_after=(day + timedelta(days=1) - now).total_seconds())
+            raise BackendDown(Down.SPENT_BUDGET, retry_after=(over - now).total_seconds())
 
     async def _write(self, conn: Conn, prepared: Prepared, reply: Reply, now: datetime) -> Applied:
         applied = await write(conn, prepared, share=self.settings.max_retired_share)

@@ -206,11 +206,11 @@ async def runs_since(conn: Conn, tenant: str, butler: str | None, since: datetim
     return [RunRecord(**row) for row in await found.fetchall()]
 
 
-async def tokens_since(conn: Conn, tenant: str, since: datetime) -> int:
+async def tokens_spent(conn: Conn, tenant: str, since: datetime, before: datetime) -> int:
     found = await conn.execute(
         "SELECT coalesce(sum(tokens_in + tokens_out), 0) AS n FROM memory.consolidation_runs"
-        " WHERE tenant_id = %s AND started_at >= %s",
-        [tenant, since],
+        " WHERE tenant_id = %s AND started_at >= %s AND started_at < %s",
+        [tenant, since, before],
     )
     row = await found.fetchone()
     assert row is not None
