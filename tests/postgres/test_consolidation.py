@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from butler_memory.bootstrap import Engine
+from butler_memory.domain.clock import utc_text
 from butler_memory.domain.kinds import JobName, RunOutcome
 from butler_memory.llm.ports import BackendDown, Bad, BadOutput, Down, Usage
 from butler_memory.llm.scripted import ScriptedModel
@@ -21,7 +22,6 @@ from reading import fact, scripted
 pytestmark = pytest.mark.usefixtures("ledger")
 
 NOTHING: Json = {"new_facts": []}
-ONE_BY_ONE = {"BUTLER_MEMORY_CONSOLIDATION__BATCH_SIZE": "1"}
 
 
 async def consolidated(engine: Engine, butler: str = "health") -> Run:
@@ -192,6 +192,20 @@ async def test_f5_the_users_own_word_settles_what_was_contested(
     assert await engine.memory.reviews(admin, 10) == []
 
 
+@pytest.mark.parametrize("source_kind", ["user_stated", "agent_inferred"])
+async def test_f5_a_correction_to_the_same_content_is_no_new_row_and_no_contradiction(
+    ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any], source_kind: str
+) -> None:
+    await ask.user_says("Acme")
+    hands.pass_(days=1)
+    await tell(ask, hands, "User: I work at Acme, as ever")
+    same = {"fact": "F1", "content": "ACME.", "evidence": ["E1"], "source_kind": source_kind}
+    engine, _ = await reads({"updated_facts": [same]})
+    counts = (await consolidated(engine)).counts
+    assert counts["facts_confirmed" if source_kind == "user_stated" else "facts_known"] == 1
+    assert [row["content"] for row in await rows(urls, "SELECT content FROM memory.facts")] == ["Acme"]
+
+
 async def test_f2_old_news_never_retires_what_is_newer(
     ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any]
 ) -> None:
@@ -204,20 +218,79 @@ async def test_f2_old_news_never_retires_what_is_newer(
     assert old["validity"] == "superseded"
 
 
-async def test_lesson_old_news_told_again_is_one_row_with_all_its_sources(
+async def test_f5_old_news_that_is_told_again_is_one_row(
     ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any]
 ) -> None:
-    """Six imported letters from the time before became six superseded rows."""
+    """An import says it in every other episode."""
     await ask.user_says("Globex")
     old = {"source_kind": "imported", "occurred_at": "2019-01-01T00:00:00Z"}
-    told = await tell(ask, hands, *(f"User: letter {n}. I work at Acme" for n in range(6)), **old)
-    engine, _ = await reads(*[{"new_facts": [fact("Acme", "employer")]}] * 6, **ONE_BY_ONE)
+    episodes = await tell(ask, hands, *["User: I work at Acme"] * 4, **old)
+    acme = [fact("Acme", "employer", "E1"), fact("acme", "employer", "E2")]
+    engine, _ = await reads({"new_facts": acme}, {"new_facts": acme}, BUTLER_MEMORY_CONSOLIDATION__BATCH_SIZE="2")
     await consolidated(engine)
-    assert await contents(urls) == ["Globex"]
-    [acme] = await rows(urls, "SELECT id::text, validity FROM memory.facts WHERE content = 'Acme'")
-    assert acme["validity"] == "superseded"
-    sources = (await ask.shape({"type": "fact", **acme}))["provenance"]
-    assert {source["id"] for source in sources} == {episode["id"] for episode in told}
+    [known] = await rows(urls, "SELECT id, validity FROM memory.facts WHERE content <> 'Globex'")
+    assert known["validity"] == "superseded"
+    links = await rows(urls, "SELECT target_id::text AS id FROM memory.memory_links WHERE source_id = %s", known["id"])
+    assert {row["id"] for row in links} == {episode["id"] for episode in episodes}
+
+
+async def test_f2_old_news_is_older_than_what_somebody_confirmed_since(
+    ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any]
+) -> None:
+    """What is known was learned from older news still; since then its user has said that it is so."""
+    await tell(ask, hands, "User: I work at Acme", occurred_at="2019-01-01T00:00:00Z")
+    engine, _ = await reads({"new_facts": [fact("Acme", "employer")]}, {"new_facts": [fact("Globex", "employer")]})
+    await consolidated(engine)
+    [known] = await rows(urls, "SELECT id::text FROM memory.facts")
+    hands.pass_(days=1)
+    await ask.confirm({"type": "fact", **known})
+    await tell(ask, hands, "User: I work at Globex", occurred_at="2020-01-01T00:00:00Z")
+    await consolidated(engine)
+    assert await contents(urls) == ["Acme"]
+
+
+async def test_f5_the_users_old_word_does_not_settle_what_was_claimed_since(
+    ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any], admin: Any
+) -> None:
+    await ask.user_says("Paris", "home")
+    hands.pass_(days=1)
+    engine, _ = await reads(
+        {"new_facts": [fact("London", "home", source_kind="agent_inferred")]}, {"new_facts": [fact("Rome", "home")]}
+    )
+    await tell(ask, hands, "A letter to the user went to London")
+    await consolidated(engine)
+    await tell(ask, hands, "User: I live in Rome", source_kind="imported", occurred_at="2019-01-01T00:00:00Z")
+    await consolidated(engine)
+    assert await contents(urls) == ["London", "Paris"]
+    assert len(await engine.memory.reviews(admin, 10)) == 1
+
+
+async def test_f9_old_news_confirms_nothing_that_was_confirmed_since(
+    ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any]
+) -> None:
+    known, rule = await ask.user_says("Acme"), await ask.rule("Be brief always")
+    made = [(await ask.row(each))["last_confirmed_at"] for each in (known, rule)]
+    hands.pass_(days=1)
+    told = "User: I work at Acme. Be brief always."
+    await tell(ask, hands, told, source_kind="imported", occurred_at="2019-01-01T00:00:00Z")
+    again = [{"memory": handle, "evidence": ["E1"]} for handle in ("F1", "R1")]
+    engine, _ = await reads({"new_facts": [fact("Acme", "employer")], "confirmations": again})
+    assert (await consolidated(engine)).counts["confirmations_known"] == 2
+    assert [(await ask.row(each))["last_confirmed_at"] for each in (known, rule)] == made
+
+
+async def test_f9_what_was_read_late_is_confirmed_from_when_it_was_said(
+    ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any]
+) -> None:
+    """The backend was away for five days."""
+    known = await ask.user_says("Acme")
+    hands.pass_(days=1)
+    said = hands.now
+    await tell(ask, hands, "User: I work at Acme")
+    hands.pass_(days=5)
+    engine, _ = await reads({"new_facts": [fact("Acme", "employer")]})
+    await consolidated(engine)
+    assert (await ask.row(known))["last_confirmed_at"] == utc_text(said)
 
 
 async def test_f2_what_happened_later_replaces_though_it_was_read_later_than_stored(
@@ -289,6 +362,23 @@ async def test_r6_outcomes_of_rules_are_marks_of_the_sessions_that_were_served_t
     assert (row["applied_count"], row["harmful_count"]) == (1, 1)
 
 
+async def test_r6_a_session_has_one_word_on_a_rule_however_often_a_reading_says_it(
+    ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any]
+) -> None:
+    """Three harmful marks would turn the rule into its opposite (R4)."""
+    rule = await ask.rule("Send the report on Fridays")
+    outcome = {"rule": "R1", "outcome": "harmful", "reason": "it was empty", "evidence": ["E1"]}
+    engine, _ = await reads({"outcomes": [outcome, outcome, {**outcome, "outcome": "helpful"}]})
+    served = Caller(engine.memory, ask.who, "served")
+    await served.call("context", {"trigger_prompt": "Send the report on Fridays"})
+    await engine.reader.served.flush()
+    await served.episode("User: the report was empty")
+    counts = (await consolidated(engine)).counts
+    assert (counts["outcomes_marked"], counts["outcomes_refused"]) == (1, 2)
+    row = await ask.row(rule)
+    assert (row["applied_count"], row["harmful_count"], row["maturity"]) == (1, 1, "candidate")
+
+
 async def test_l1_contradictions_and_supports_become_links(
     ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any]
 ) -> None:
@@ -356,6 +446,26 @@ async def test_e2_k3_the_bad_episode_ends_alone_and_its_neighbours_are_read(
     assert (dead["expires_at"] - hands.now).days > 80, "kept for a person"
 
 
+async def test_e2_an_episode_on_its_last_attempt_is_alone_also_behind_one_that_was_requeued(
+    ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any], admin: Any
+) -> None:
+    """It failed with its bad neighbour, and the backend went away before it could be read without."""
+    await tell(ask, hands, "User: bad", "User: good")
+
+    def line(prompt: Any) -> Exception:
+        return BadOutput(Bad.REFUSED) if "bad" in prompt.text else BackendDown(Down.NO_NETWORK)
+
+    engine, _ = await reads(*[line] * 20)
+    while "dead_letter" not in await states(urls):
+        await engine.workers.run_due()
+        hands.pass_(minutes=30)
+    await engine.memory.requeue(admin, None)
+    for _ in range(4):
+        await engine.workers.run_due()
+        hands.pass_(minutes=30)
+    assert await states(urls) == ["pending", "pending"]
+
+
 @pytest.mark.parametrize("down", [Down.NO_NETWORK, Down.BAD_KEY, Down.RATE_LIMITED, Down.TIMEOUT, Down.SPENT_BUDGET])
 async def test_e2_what_the_backend_causes_uses_no_attempt(
     ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any], down: Down
@@ -410,6 +520,38 @@ async def test_k5_how_much_one_reading_may_retire_is_set(
     engine, _ = await reads(half, BUTLER_MEMORY_CONSOLIDATION__MAX_RETIRED_SHARE=share)
     await consolidated(engine)
     assert sum(content.startswith("new") for content in await contents(urls)) == retired
+
+
+async def test_k5_claims_that_the_users_word_would_settle_count_too(
+    ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any], admin: Any
+) -> None:
+    await ask.user_says("Paris", "home")
+    hands.pass_(days=1)
+    letters = [fact(f"City {n}", "home", source_kind="agent_inferred") for n in range(11)]
+    engine, _ = await reads({"new_facts": letters}, {"new_facts": [fact("Rome", "home")]})
+    await tell(ask, hands, "Letters went to many cities")
+    await consolidated(engine)
+    await tell(ask, hands, "User: I live in Rome")
+    assert (await consolidated(engine)).counts == {"episodes_for_review": 1}
+    assert len(await contents(urls)) == 12
+    [review] = [each for each in await engine.memory.reviews(admin, 50) if each["kind"] == "proposal"]
+    await engine.memory.decide_review(admin, review["id"], accept=True)
+    assert await contents(urls) == ["Rome"]
+
+
+async def test_k5_a_reading_can_see_what_it_was_shown(
+    ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a very large memory it is shown a part, and a share of all of it would be everything that it may propose."""
+    monkeypatch.setattr("butler_memory.consolidation.batch.MOST_FACTS", 20)
+    for n in range(30):
+        await ask.fact(f"old {n}", f"key_{n}")
+    hands.pass_(days=1)
+    await tell(ask, hands, "User: half of it is new")
+    half = {"new_facts": [fact(f"new {n}", f"key_{n}") for n in range(15)]}
+    engine, _ = await reads(half, BUTLER_MEMORY_CONSOLIDATION__MAX_RETIRED_SHARE="0.5")
+    await consolidated(engine)
+    assert not any(content.startswith("new") for content in await contents(urls))
 
 
 async def test_k5_a_rejected_proposal_writes_nothing_and_its_episodes_can_be_read_again(
@@ -477,6 +619,26 @@ async def test_k9_words_that_are_not_the_users_make_no_rule(
     [run] = await runs(urls)
     refused = [item["reason"] for item in run["proposal"]["items"] if item["what"] == "refused"]
     assert refused == ["not_the_users_words"]
+
+
+async def test_f9_a_rule_that_is_said_again_in_the_same_session_is_not_confirmed(
+    ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any]
+) -> None:
+    told = ask.in_session("s")
+    brief = {"content": "Be brief always", "evidence": ["E1"]}
+    engine, _ = await reads({"new_rules": [brief, brief]}, {"new_rules": [brief]}, {"new_rules": [brief]})
+    await told.episode("User: Be brief always")
+    counts = (await consolidated(engine)).counts
+    assert (counts["rules_created"], counts["rules_known"]) == (1, 1)
+    [made] = await rows(urls, "SELECT * FROM memory.rules")
+    hands.pass_(minutes=5)
+    await told.episode("User: Be brief always, I said")
+    assert (await consolidated(engine)).counts["rules_known"] == 1
+    [again] = await rows(urls, "SELECT * FROM memory.rules")
+    assert again["last_confirmed_at"] == made["last_confirmed_at"]
+    assert len(await rows(urls, "SELECT 1 FROM memory.memory_links WHERE relation = 'derived_from'")) == 2
+    await ask.in_session("another").episode("User: Be brief always")
+    assert (await consolidated(engine)).counts["rules_confirmed"] == 1
 
 
 async def test_r4_a_known_anti_pattern_is_not_learned_again(
@@ -564,6 +726,39 @@ async def test_d7_quiet_seconds_of_zero_leave_the_cron_alone(
     assert await states(urls) == ["consolidated"]
 
 
+async def test_l6_a_clock_that_steps_back_keeps_no_episode_waiting(
+    ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any]
+) -> None:
+    """Neither the wait after a failure nor the day's budget lasts until the clock is there again."""
+    before = hands.now
+    engine, _ = await reads(NOTHING, BadOutput(Bad.REFUSED), NOTHING, BUTLER_MEMORY_CONSOLIDATION__DAILY_TOKENS="100")
+    hands.pass_(days=300)
+    await tell(ask, hands, "User: one")
+    await consolidated(engine)
+    hands.pass_(days=1)
+    await tell(ask, hands, "User: two")
+    await consolidated(engine)
+    hands.now = before
+    for _ in range(2):  # what is due by a time that has not come yet is due at the next usual one
+        await engine.workers.run_due()
+        hands.pass_(hours=7)
+    await engine.workers.run_due()
+    assert await states(urls) == ["consolidated", "consolidated"]
+
+
+async def test_l6_a_clock_that_steps_back_does_not_make_a_shard_seem_busy(
+    ask: Caller, engine: Engine, hands: Hands, urls: Urls
+) -> None:
+    before = hands.now
+    hands.pass_(days=300)
+    await ask.episode("User: I am Jo")
+    hands.now = before
+    for _ in range(2):
+        await engine.workers.run_due()
+        hands.pass_(hours=7)
+    assert await states(urls) == ["consolidated"]
+
+
 async def test_k7_the_cost_is_kept_and_a_day_has_a_limit(
     ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any]
 ) -> None:
@@ -578,6 +773,42 @@ async def test_k7_the_cost_is_kept_and_a_day_has_a_limit(
     hands.pass_(days=1)
     await engine.workers.run_due()
     assert await states(urls) == ["consolidated", "consolidated"]
+
+
+async def test_k7_a_reading_that_cannot_be_used_has_cost_what_it_cost(
+    ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any]
+) -> None:
+    await tell(ask, hands, "User: I am Jo")
+    engine, _ = await reads({"new_facts": [fact("Jo", "name", "E9")]})
+    await consolidated(engine)
+    assert [(run["outcome"], run["tokens_in"], run["tokens_out"]) for run in await runs(urls)] == [("failed", 100, 20)]
+
+
+async def test_k7_a_reading_that_cannot_be_written_has_cost_what_it_cost(
+    ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is read again and again: the day's limit ends that."""
+
+    async def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError("a bug")
+
+    await tell(ask, hands, "User: I am Jo")
+    engine, model = await reads(*[NOTHING] * 9, BUTLER_MEMORY_CONSOLIDATION__DAILY_TOKENS="300")
+    monkeypatch.setattr("butler_memory.consolidation.run.write", broken)
+    reasons = [(await consolidated(engine)).reason for _ in range(5)]
+    assert reasons == ["RuntimeError"] * 3 + ["spent_budget"] * 2
+    assert len(model.prompts) == 3
+    assert await states(urls) == ["pending"]
+
+
+async def test_k7_a_rehearsal_keeps_to_the_days_limit(ask: Caller, hands: Hands, reads: Callable[..., Any]) -> None:
+    engine, model = await reads(NOTHING, NOTHING, BUTLER_MEMORY_CONSOLIDATION__DAILY_TOKENS="100")
+    await tell(ask, hands, "User: one")
+    await consolidated(engine)
+    await tell(ask, hands, "User: two")
+    with pytest.raises(BackendDown, match="spent_budget"):
+        await engine.consolidation.rehearse("home", "health", hands.now)
+    assert len(model.prompts) == 1
 
 
 async def test_k1_batches_are_bounded_and_in_order(

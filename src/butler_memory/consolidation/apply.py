@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, assert_never
-from uuid import NAMESPACE_URL, UUID, uuid5
+from uuid import NAMESPACE_URL, uuid5
 
 from butler_memory.consolidation.batch import Batch
 from butler_memory.consolidation.plan import (
+    MARKED_ALREADY,
     Evidence,
     Planned,
     PlannedConfirmation,
@@ -38,7 +39,7 @@ from butler_memory.postgres import memories
 from butler_memory.postgres.changes import Author, Change, Link, apply
 from butler_memory.postgres.consolidation import Review
 from butler_memory.postgres.database import Conn
-from butler_memory.security.principal import GLOBAL, Principal
+from butler_memory.security.principal import Principal
 from butler_memory.writing import facts, rules
 from butler_memory.writing.desk import Desk, Written
 from butler_memory.writing.facts import Statement, strengthen
@@ -123,21 +124,19 @@ async def write(conn: Conn, prepared: Prepared, *, share: float, capped: bool = 
     batch = prepared.batch
     there = await table.still_pending(conn, batch.tenant, [episode.id for episode in batch.episodes])
     alive = {episode.id for episode in there}
-    seen = await table.count_live_facts(conn, batch.tenant, [GLOBAL, batch.butler])
     items = []
     for planned, step in prepared.steps:
         # What rests on an episode that was forgotten meanwhile is not learned from the others by accident.
         item = await step(conn) if alive >= set(planned.evidence.ids) else _refused(planned, _EVIDENCE_GONE)
         items.append(replace(item, evidence=planned.evidence.ids))
-    retired = sum(item.what is What.SUPERSEDED for item in items)
-    if capped and retired > most_retired(seen, share):
+    if capped and sum(item.retired for item in items) > most_retired(len(batch.facts), share):
         raise TooMuch
     await _ask_about_claims(conn, prepared, items)
     author = author_for(batch, None, prepared.now)
     await apply(conn, author, [consolidated(episode) for episode in there])
     read = tuple(episode.id for episode in there)
     left_out = tuple(episode.id for episode in batch.episodes if episode.id not in alive)
-    return Applied(tuple(items), read, left_out, retired)
+    return Applied(tuple(items), read, left_out)
 
 
 def consolidated(episode: Episode) -> Change:
@@ -202,13 +201,14 @@ _WHAT = {
 async def _fact(conn: Conn, planned: PlannedFact, statement: Statement) -> Item:
     old = planned.replaces
     try:
-        if old is None:
-            written = await statement.run(conn, [str(planned.request.scope)])
-        else:
-            there = await memories.find(conn, old.tenant_id, MemoryType.FACT, old.id, lock=True)
-            if not isinstance(there, Fact) or not there.is_live:
-                return _refused(planned, _NOT_LIVE)
-            written = await statement.correct(conn, there)
+        async with conn.transaction():  # what is refused half-way leaves nothing of itself
+            if old is None:
+                written = await statement.run(conn, [str(planned.request.scope)])
+            else:
+                there = await memories.find(conn, old.tenant_id, MemoryType.FACT, old.id, lock=True)
+                if not isinstance(there, Fact) or not there.is_live:
+                    return _refused(planned, _NOT_LIVE)
+                written = await statement.correct(conn, there)
     except ButlerMemoryError as error:
         return _refused(planned, _reason(error))
     return _fact_item(planned, written)
@@ -222,7 +222,7 @@ def _fact_item(planned: PlannedFact, written: Written) -> Item:
     elif what is What.CREATED and written.state == "superseded":
         what = What.LATE
     before = planned.replaces.content if planned.replaces else None
-    return Item(what, "fact", _line(planned), written.id, before)
+    return Item(what, "fact", _line(planned), written.id, before, retired=written.retired)
 
 
 async def _rule(conn: Conn, planned: PlannedRule, saying: Saying | None) -> Item:
@@ -247,14 +247,15 @@ async def _confirmation(conn: Conn, desk: Desk, author: Author, planned: Planned
         for session in planned.evidence.sessions
     ]
     links = await _new_evidence(conn, author, memory, planned.evidence)
-    if all(heard):  # those sessions have said it themselves
+    said_at = min(author.now, planned.evidence.said_at)
+    if all(heard) or said_at <= memory.last_confirmed_at:  # those sessions have said it themselves, or it is old news
         if links:
             await apply(conn, author, [_linked(memory, links)])
         return Item(What.KNOWN, "confirmation", memory.line, memory.id)
     if isinstance(memory, Fact):
-        change = replace(strengthen(desk, memory, author.now, confirm=True, changes={}), links=links)
+        change = replace(strengthen(desk, memory, said_at, confirm=True, changes={}), links=links)
     else:
-        change = confirm_rule(desk, memory, author.now, links)
+        change = confirm_rule(desk, memory, said_at, links)
     await apply(conn, author, [change])
     return Item(What.CONFIRMED, "confirmation", memory.line, memory.id)
 
@@ -292,6 +293,9 @@ async def _mark(conn: Conn, desk: Desk, author: Author, planned: PlannedMark) ->
     rule = await memories.find(conn, author.tenant, MemoryType.RULE, planned.rule.id, lock=True)
     if not isinstance(rule, Rule) or not rule.is_live:
         return _refused(planned, _NOT_LIVE)
+    # By itself while it was read, or by what stands before this in the same proposal: a session has one word on a rule.
+    if (planned.session, rule.id) in await table.marked(conn, author.tenant, [planned.session]):
+        return _refused(planned, MARKED_ALREADY)
     await mark_here(conn, desk, replace(author, session=planned.session), rule, planned.outcome, planned.reason)
     return Item(What.MARKED, "outcome", _line(planned), rule.id)
 
@@ -302,7 +306,3 @@ def _reason(error: ButlerMemoryError) -> str:
 
 def shape_of(item: Item) -> dict[str, Any]:
     return {**vars(item), "evidence": list(item.evidence)}
-
-
-def ids_of(items: Sequence[Item]) -> list[UUID]:
-    return [item.id for item in items if item.id]

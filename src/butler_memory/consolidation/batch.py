@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import TypeVar
 from uuid import UUID
 
-from butler_memory.domain.kinds import ConsolidationStatus
 from butler_memory.domain.outcomes import MOST_ATTEMPTS
 from butler_memory.domain.records import Episode, Fact, Rule
+from butler_memory.domain.schedule import LONGEST_RETRY
 from butler_memory.postgres import consolidation as table
 from butler_memory.postgres.database import Conn
 from butler_memory.security.principal import GLOBAL
@@ -82,11 +82,8 @@ class Batch:
 
 async def next_batch(conn: Conn, tenant: str, butler: str, size: int, now: datetime) -> Batch | None:
     """The oldest that wait. None where none does, or where the oldest is not to be tried again yet: order is kept."""
-    waiting = await table.pending(conn, tenant, butler, size)
-    if not waiting or not is_due(waiting[0], now):
-        return None
-    alike = waiting[: size_after(waiting[0].consolidation_attempts, size)]
-    return await batch_of(conn, tenant, butler, alike)
+    together = readable(await table.pending(conn, tenant, butler, size), size, now)
+    return await batch_of(conn, tenant, butler, together) if together else None
 
 
 async def batch_of(conn: Conn, tenant: str, butler: str, episodes: Sequence[Episode]) -> Batch:
@@ -106,9 +103,21 @@ async def batch_of(conn: Conn, tenant: str, butler: str, episodes: Sequence[Epis
     )
 
 
+def readable(waiting: Sequence[Episode], size: int, now: datetime) -> list[Episode]:
+    """From the head of the queue, as many as each of them may be read with: one on its last attempt, with no other."""
+    together: list[Episode] = []
+    for episode in waiting:
+        size = min(size, size_after(episode.consolidation_attempts, size))
+        if len(together) >= size or not is_due(episode, now):
+            break
+        together.append(episode)
+    return together
+
+
 def is_due(episode: Episode, now: datetime) -> bool:
+    """A time much further away than any wait was set by a clock that has stepped back since (L6)."""
     retry = episode.next_consolidation_retry_at
-    return episode.consolidation_status is ConsolidationStatus.PENDING and (retry is None or retry <= now)
+    return retry is None or retry <= now or retry > now + 2 * LONGEST_RETRY
 
 
 def size_after(attempts: int, size: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -19,12 +19,14 @@ from butler_memory.domain.kinds import (
     JobName,
     MemoryType,
     Relation,
+    SourceKind,
     Validity,
 )
 from butler_memory.domain.lifecycle import check_consolidation_step, check_fact_step
 from butler_memory.domain.outcomes import Applied
 from butler_memory.domain.proposal import Proposal
 from butler_memory.domain.records import Episode, Fact
+from butler_memory.domain.supersession import is_claim
 from butler_memory.errors import Conflict, NotFound
 from butler_memory.postgres import consolidation as table
 from butler_memory.postgres import facts, leases, memories
@@ -33,7 +35,7 @@ from butler_memory.postgres.consolidation import Review
 from butler_memory.postgres.database import Conn
 from butler_memory.security.principal import Principal, require_admin
 from butler_memory.writing.desk import Desk, session_of
-from butler_memory.writing.facts import retire
+from butler_memory.writing.facts import retire, strengthen
 
 ACCEPTED, REJECTED, OPEN = "accepted", "rejected", "open"
 
@@ -56,7 +58,7 @@ async def decide(desk: Desk, who: Principal, review_id: UUID, *, accept: bool, n
     async def work(conn: Conn) -> Decided:
         again = await _open_review(conn, who.tenant, review_id)
         if again.kind == "contradiction":
-            await _settle(conn, who, again, accept=accept, now=now)
+            await _settle(conn, desk, who, again, accept=accept, now=now)
         await _close(conn, who, again, ACCEPTED if accept else REJECTED, now)
         return Decided(again, ACCEPTED if accept else REJECTED)
 
@@ -80,33 +82,43 @@ def _author(who: Principal, now: datetime) -> Author:
     return Author(who.tenant, who.actor, now, session_of(who, None, now))
 
 
-async def _settle(conn: Conn, who: Principal, review: Review, *, accept: bool, now: datetime) -> None:
-    """The claim takes the place of what it contests, or goes."""
+async def _settle(conn: Conn, desk: Desk, who: Principal, review: Review, *, accept: bool, now: datetime) -> None:
+    """The claim takes the place of what it contests, or goes; where it has gone already, nothing is left to reject."""
     assert review.entity_id is not None
     claim = await memories.find(conn, who.tenant, MemoryType.FACT, review.entity_id, lock=True)
-    if not isinstance(claim, Fact) or not claim.is_live:
+    is_live = isinstance(claim, Fact) and claim.is_live
+    if accept and not is_live:
         raise Conflict("The claim is not live any more.", reason="not_live", recovery="Reject the review.")
-    if not accept:
-        check_fact_step(claim.validity, Validity.RETRACTED)
-        retracted = {"validity": Validity.RETRACTED}
-        changes = [Change(MemoryType.FACT, claim.id, claim.version + 1, EventType.RETRACTED, retracted)]
-    else:
-        changes = await _in_its_place(conn, claim, now)
+    if not is_live:
+        return
+    assert isinstance(claim, Fact)
+    changes = await _in_its_place(conn, desk, claim, now) if accept else [_retracted(claim)]
     await apply(conn, _author(who, now), changes)
 
 
-async def _in_its_place(conn: Conn, claim: Fact, now: datetime) -> list[Change]:
+def _retracted(claim: Fact) -> Change:
+    check_fact_step(claim.validity, Validity.RETRACTED)
+    retracted = {"validity": Validity.RETRACTED}
+    return Change(MemoryType.FACT, claim.id, claim.version + 1, EventType.RETRACTED, retracted)
+
+
+async def _in_its_place(conn: Conn, desk: Desk, claim: Fact, now: datetime) -> list[Change]:
+    """What a person accepts is as good as their word: of a single value, whatever holds the place by now gives way,
+    and what else was only claimed of it."""
     linked = await memories.links(conn, claim.tenant_id, MemoryType.FACT, claim.id)
     against = {link["id"] for link in linked if link["relation"] == Relation.CONTRADICTS}
     await facts.lock_key(conn, claim.tenant_id, claim.subject_key, claim.predicate_key)
     on_key = await facts.live_on_key(conn, claim.tenant_id, claim.subject_key, claim.predicate_key, [claim.scope])
-    retired = [fact for fact in on_key if fact.id in against]
-    slot = next((fact.slot for fact in retired if fact.slot == ""), claim.slot)
-    values: dict[str, Any] = {"slot": slot, "last_confirmed_at": max(now, claim.last_confirmed_at),
-                              "validity": Validity.ACTIVE}  # fmt: skip
+    slot = "" if is_claim(claim) else claim.slot
+    others = [fact for fact in on_key if fact.id != claim.id]
+    retired = [fact for fact in others if fact.id in against or fact.slot == slot]
+    settled = [fact for fact in others if is_claim(claim) and is_claim(fact)]
+    values: dict[str, Any] = {"slot": slot, "source_kind": SourceKind.CORRECTED}
+    if retired:
+        values["supersedes_id"] = retired[0].id
     links = tuple(Link(Relation.SUPERSEDES, MemoryType.FACT, fact.id) for fact in retired)
-    confirmed = Change(MemoryType.FACT, claim.id, claim.version + 1, EventType.CONFIRMED, values, links=links)
-    return [*(retire(fact, now) for fact in retired), confirmed]
+    confirmed = replace(strengthen(desk, claim, now, confirm=True, changes=values), links=links)
+    return [*(retire(fact, now) for fact in (*retired, *settled)), confirmed]
 
 
 async def _apply_proposal(desk: Desk, who: Principal, review: Review, now: datetime) -> Decided:

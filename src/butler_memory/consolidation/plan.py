@@ -15,7 +15,7 @@ from uuid import UUID
 
 from butler_memory.consolidation.batch import Batch, UnknownHandle
 from butler_memory.domain.extraction import own_statements
-from butler_memory.domain.kinds import ApplicationOutcome, MemoryType, Relation, SourceKind
+from butler_memory.domain.kinds import ApplicationOutcome, Relation, SourceKind
 from butler_memory.domain.proposal import NewFact, NewRule, Proposal, Proposed, RuleOutcome, UpdatedFact
 from butler_memory.domain.records import Episode, Fact, Rule
 from butler_memory.domain.requests import StoreFact, StoreRule, parse
@@ -26,6 +26,7 @@ from butler_memory.security.principal import GLOBAL
 SAID_SHARE = 0.5
 
 NOT_THE_USERS_WORDS = "not_the_users_words"
+MARKED_ALREADY = "marked_already"
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ class _Checker:
         if rule.id not in self._batch.served.get(session, set()):
             return "not_served"
         if (session, rule.id) in self._batch.marked:
-            return "marked_already"
+            return MARKED_ALREADY
         if not reason:
             return "no_reason"
         return NOT_THE_USERS_WORDS if foreign else ""
@@ -219,19 +220,3 @@ def _request(model: Any, proposed: Any, evidence: Evidence, scope: str, **more: 
     lineage = {"session_id": str(session)} if session else {}
     given = {"content": proposed.content, "scope": scope, "request_context": lineage, **more}
     return parse(model, given)
-
-
-def kind_of(planned: Planned) -> str:
-    match planned:
-        case PlannedFact():
-            return MemoryType.FACT
-        case PlannedRule() | PlannedMark():
-            return MemoryType.RULE
-        case PlannedConfirmation():
-            return planned.memory.type
-        case PlannedLink():
-            return planned.first.type
-
-
-def all_evidence(planned: Sequence[Planned]) -> set[UUID]:
-    return {episode for each in planned for episode in each.evidence.ids}

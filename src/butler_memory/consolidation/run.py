@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,7 +21,7 @@ from butler_memory.domain.outcomes import Applied, TooMuch, after_bad_output
 from butler_memory.domain.proposal import Proposal
 from butler_memory.domain.records import Episode
 from butler_memory.domain.schedule import Timetable
-from butler_memory.errors import InvalidInput, Unavailable
+from butler_memory.errors import ButlerMemoryError, InvalidInput, Unavailable
 from butler_memory.llm.ports import BackendDown, Bad, BadOutput, Down, Reply, Usage
 from butler_memory.postgres import consolidation as table
 from butler_memory.postgres.changes import Change, apply, plain_json
@@ -36,6 +37,7 @@ BATCHES_A_RUN = 20
 # While a model reads for one butler, which takes it half a minute, the others need not wait; patterns need a core.
 SHARDS_AT_ONCE = 4
 NEEDS_REVIEW = "needs_review"
+NOT_WRITTEN = "not_written"
 
 
 class _DryRun(Exception):
@@ -92,8 +94,9 @@ class Consolidation:
         batch = await database.run(tenant, lambda conn: next_batch(conn, tenant, butler, size, now))
         if batch is None:
             return None
+        await self._require_budget(batch, now)
         reply = await self.reader.read(batch)
-        prepared = await self._prepared(batch, reply.proposal, now)
+        prepared = await self._prepared(batch, reply, now)
         try:
             await database.run(tenant, lambda conn: self._tried(conn, prepared))
         except _DryRun as tried:
@@ -113,8 +116,8 @@ class Consolidation:
         queue = await self.desk.database.run(
             lease.tenant, lambda conn: table.queue(conn, lease.tenant, lease.butler)
         )  # fmt: skip
-        if queue.oldest is None or queue.newest is None or queue.newest + quiet <= now:
-            return None
+        if queue.oldest is None or queue.newest is None or not now - quiet < queue.newest <= now:
+            return None  # nothing waits, or it has been quiet, or the clock has stepped back and cannot tell
         overdue = queue.oldest < self.timetable.last_fire(JobName.CONSOLIDATE, now)
         return None if overdue else queue.newest + quiet
 
@@ -128,7 +131,6 @@ class Consolidation:
         try:
             await self._require_budget(batch, now)
             reply = await self.reader.read(batch)
-            prepared = await self._prepared(batch, reply.proposal, now)
         except BackendDown as down:
             await self._keep(batch, "paused", now, down.usage, reason=down.reason)
             raise Unavailable(
@@ -138,26 +140,46 @@ class Consolidation:
             ) from None
         except BadOutput as bad:
             return await self._failed(lease, batch, bad.reason, bad.usage, now)
+        async with self._paid(batch, reply, now):
+            return await self._carried_out(lease, batch, reply, now)
+
+    async def _carried_out(self, lease: Lease, batch: Batch, reply: Reply, now: datetime) -> Mapping[str, int]:
         try:
+            prepared = await self._prepared(batch, reply, now)
             applied = await fenced(self.desk.database, lease, lambda conn: self._write(conn, prepared, reply, now))
+        except BadOutput as bad:
+            return await self._failed(lease, batch, bad.reason, bad.usage, now)
         except TooMuch:
             return await self._for_review(lease, batch, reply, now)
         return applied.counts
 
-    async def _prepared(self, batch: Batch, proposal: Proposal, now: datetime) -> Prepared:
+    @asynccontextmanager
+    async def _paid(self, batch: Batch, reply: Reply, now: datetime) -> AsyncIterator[None]:
+        """What cannot be written is read again and again: each time counts, or the day has no limit (K7)."""
+        try:
+            yield
+        except Exception:
+            with suppress(ButlerMemoryError):  # the database may be what failed
+                await self._keep(batch, "failed", now, reply.usage, reason=NOT_WRITTEN)
+            raise
+
+    async def _prepared(self, batch: Batch, reply: Reply, now: datetime) -> Prepared:
         """What names something unknown, or would be refused from a caller, is bad output as a whole (K3)."""
         try:
-            planned = plan(batch, proposal)
+            planned = plan(batch, reply.proposal)
         except (UnknownHandle, InvalidInput):
-            raise BadOutput(Bad.SCHEMA) from None
+            raise BadOutput(Bad.SCHEMA, reply.usage) from None
         return await prepare(self.desk, batch, planned, now)
 
     async def _require_budget(self, batch: Batch, now: datetime) -> None:
         """What is spent stays spent until the day is over (K7)."""
         day = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-        spent = await self.desk.database.run(batch.tenant, lambda conn: table.tokens_since(conn, batch.tenant, day))
+        over = day + timedelta(days=1)
+        spent = await self.desk.database.run(
+            batch.tenant, lambda conn: table.tokens_spent(conn, batch.tenant, day, over)
+        )
         if spent >= self.settings.daily_tokens:
-            raise BackendDown(Down.SPENT_BUDGET, retry_after=(day + timedelta(days=1) - now).total_seconds())
+            raise BackendDown(Down.SPENT_BUDGET, retry_after=(over - now).total_seconds())
 
     async def _write(self, conn: Conn, prepared: Prepared, reply: Reply, now: datetime) -> Applied:
         applied = await write(conn, prepared, share=self.settings.max_retired_share)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -31,7 +30,7 @@ class What(StrEnum):
 
 @dataclass(frozen=True)
 class Item:
-    """One thing that was proposed, as a person reads it."""
+    """One thing that was proposed, as a person reads it. `retired`: how many facts it put out of use."""
 
     what: What
     kind: str
@@ -40,6 +39,7 @@ class Item:
     before: str | None = None
     reason: str | None = None
     evidence: tuple[UUID, ...] = ()
+    retired: int = 0
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,6 @@ class Applied:
     items: tuple[Item, ...] = ()
     read: tuple[UUID, ...] = ()
     left_out: tuple[UUID, ...] = ()
-    retired: int = 0
 
     @property
     def counts(self) -> dict[str, int]:
@@ -78,7 +77,3 @@ def after_bad_output(attempts: int, now: datetime) -> Retry:
     if tried >= MOST_ATTEMPTS:
         return Retry(tried, gives_up=True)
     return Retry(tried, gives_up=False, again_at=now + retry_after(tried))
-
-
-def earliest(moments: Sequence[datetime | None]) -> datetime | None:
-    return min((moment for moment in moments if moment), default=None)

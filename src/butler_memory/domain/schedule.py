@@ -14,7 +14,7 @@ from butler_memory.domain.kinds import JobName
 # After a failure: one minute, then four times as long each time, never longer than an hour.
 FIRST_RETRY_MINUTES = 1
 RETRY_GROWTH = 4
-LONGEST_RETRY_MINUTES = 60
+LONGEST_RETRY = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Timetable:
 
 def retry_after(attempts: int) -> timedelta:
     minutes: int = FIRST_RETRY_MINUTES * RETRY_GROWTH ** min(max(0, attempts - 1), 5)  # far over the longest already
-    return timedelta(minutes=min(LONGEST_RETRY_MINUTES, minutes))
+    return min(LONGEST_RETRY, timedelta(minutes=minutes))
 
 
 def _fires(cron: str, zone: str, now: datetime, *, reverse: bool) -> Iterator[datetime]:

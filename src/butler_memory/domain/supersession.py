@@ -126,12 +126,13 @@ def decide_reading(
 ) -> Decision:
     """The same for a statement that consolidation read, and that was said at `said_at`.
 
-    It may be old news; what was only inferred retires nothing that the user stated; and what a reader thinks a fact is
-    worth changes nothing about one that is known.
+    It may be old news, which neither retires nor confirms; what was only inferred retires nothing that the user stated;
+    and what a reader thinks a fact is worth changes nothing about one that is known.
     """
     match decision:
         case Strengthen(existing, confirms, changes):
             kept = {name: value for name, value in changes.items() if name in ("source_kind", "confidence")}
+            confirms = confirms and said_at > existing.last_confirmed_at
             return Strengthen(existing, confirms, kept) if confirms or kept else Keep(existing)
         case Replace(existing, inherited):
             if said_at < (holder_said_at or existing.created_at):
@@ -140,6 +141,14 @@ def decide_reading(
             return contested_or(Replace(existing, inherited | worth), request)
         case _:
             return decision
+
+
+def would_hide(request: StoreFact, slot: str, own: Sequence[Fact], everywhere: Sequence[Fact]) -> bool:
+    """In a scope of its own a single value hides the global one (F12). What was only inferred may not do that to what
+    the user stated, unless that is hidden there already."""
+    hidden = holder_of("", everywhere)
+    is_stated = hidden is not None and hidden.source_kind in USER_KINDS
+    return slot == "" and request.source_kind not in USER_KINDS and is_stated and holder_of("", own) is None
 
 
 def contested_or(decision: Replace, request: StoreFact) -> Decision:
@@ -151,10 +160,15 @@ def claim_slot(secret: bytes, content: str) -> str:
     return CLAIM + digest(secret, same_form(content))
 
 
-def claims_settled(request: StoreFact, on_key: Sequence[Fact]) -> list[Fact]:
-    """The user's own word on a key ends what was only claimed there."""
-    settled = request.source_kind in USER_KINDS
-    return [fact for fact in on_key if settled and fact.slot.startswith(CLAIM)]
+def is_claim(fact: Fact) -> bool:
+    return fact.slot.startswith(CLAIM)
+
+
+def claims_settled(request: StoreFact, on_key: Sequence[Fact], *, replaced: bool) -> list[Fact]:
+    """The user's own word on a key ends what was only claimed there; so does what takes the place of what is contested,
+    or the claim would stand beside that as if nobody had ever said otherwise."""
+    settled = replaced or request.source_kind in USER_KINDS
+    return [fact for fact in on_key if settled and is_claim(fact)]
 
 
 def holder_of(slot: str, on_key: Sequence[Fact]) -> Fact | None:
@@ -170,10 +184,12 @@ def same_content(content: str, slot: str, valid_from: datetime | None, on_key: S
     return _in_other_words(content, [f for f in on_key if not f.valid_from])
 
 
-def known_before(request: StoreFact, slot: str, retired: Sequence[Fact]) -> Fact | None:
-    """The superseded fact that says this already, of the same time: old news told twice is one piece of history."""
-    of_that_time = [f for f in retired if (f.valid_from, f.valid_to) == (request.valid_from, request.valid_to)]
-    return same_content(request.content, slot, request.valid_from, of_that_time)
+def said_before(request: StoreFact, superseded: Sequence[Fact]) -> Fact | None:
+    """Old news that is known as such: of the same content and, where it is dated, of the same time."""
+    form, held = same_form(request.content), (request.valid_from, request.valid_to)
+    return next(
+        (f for f in superseded if same_form(f.content or "") == form and (f.valid_from, f.valid_to) == held), None
+    )
 
 
 def _in_other_words(content: str, undated: Sequence[Fact]) -> Fact | None:

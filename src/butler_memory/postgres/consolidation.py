@@ -124,17 +124,6 @@ async def live_facts(conn: Conn, tenant: str, scopes: Sequence[str], limit: int)
     return [Fact.from_row(row) for row in await found.fetchall()]
 
 
-async def count_live_facts(conn: Conn, tenant: str, scopes: Sequence[str]) -> int:
-    found = await conn.execute(
-        "SELECT count(*) AS n FROM memory.facts"
-        " WHERE tenant_id = %s AND validity IN ('active', 'fading') AND scope = ANY(%s)",
-        [tenant, list(scopes)],
-    )
-    row = await found.fetchone()
-    assert row is not None
-    return int(row["n"])
-
-
 async def live_rules(conn: Conn, tenant: str, scopes: Sequence[str], limit: int) -> list[Rule]:
     found = await conn.execute(
         f"""
@@ -217,11 +206,11 @@ async def runs_since(conn: Conn, tenant: str, butler: str | None, since: datetim
     return [RunRecord(**row) for row in await found.fetchall()]
 
 
-async def tokens_since(conn: Conn, tenant: str, since: datetime) -> int:
+async def tokens_spent(conn: Conn, tenant: str, since: datetime, before: datetime) -> int:
     found = await conn.execute(
         "SELECT coalesce(sum(tokens_in + tokens_out), 0) AS n FROM memory.consolidation_runs"
-        " WHERE tenant_id = %s AND started_at >= %s",
-        [tenant, since],
+        " WHERE tenant_id = %s AND started_at >= %s AND started_at < %s",
+        [tenant, since, before],
     )
     row = await found.fetchone()
     assert row is not None
@@ -276,6 +265,20 @@ async def open_reviews(conn: Conn, tenant: str, limit: int) -> list[Review]:
         {"tenant": tenant, "limit": limit},
     )
     return [Review(**row) for row in await found.fetchall()]
+
+
+async def was_rejected(conn: Conn, tenant: str, subject_key: str, predicate_key: str, scope: str, slot: str) -> bool:
+    """Whether a person has rejected this claim, as long as that is kept, and has not brought it back since."""
+    found = await conn.execute(
+        """
+        SELECT 1 FROM memory.reviews r JOIN memory.facts f ON (f.tenant_id, f.id) = (r.tenant_id, r.entity_id)
+        WHERE r.tenant_id = %s AND r.kind = 'contradiction' AND r.state = 'rejected' AND f.validity = 'retracted'
+          AND f.subject_key = %s AND f.predicate_key = %s AND f.scope = %s AND f.slot = %s
+        LIMIT 1
+        """,
+        [tenant, subject_key, predicate_key, scope, slot],
+    )
+    return await found.fetchone() is not None
 
 
 async def find_review(conn: Conn, tenant: str, review_id: UUID) -> Review | None:

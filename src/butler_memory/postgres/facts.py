@@ -36,14 +36,18 @@ async def live_on_key(conn: Conn, tenant: str, subject_key: str, predicate_key: 
     return [Fact.from_row(row) for row in await found.fetchall()]
 
 
-async def superseded_on_key(conn: Conn, tenant: str, subject_key: str, predicate_key: str, scope: str) -> list[Fact]:
+async def superseded_in_slot(
+    conn: Conn, tenant: str, subject_key: str, predicate_key: str, scope: str, slot: str
+) -> list[Fact]:
+    """What was known there before, the latest first."""
     found = await conn.execute(
         f"""
         SELECT {_COLUMNS} FROM memory.facts
-        WHERE tenant_id = %s AND subject_key = %s AND predicate_key = %s AND scope = %s AND validity = 'superseded'
-        ORDER BY created_at, id
+        WHERE tenant_id = %s AND subject_key = %s AND predicate_key = %s AND scope = %s AND slot = %s
+          AND validity = 'superseded'
+        ORDER BY created_at DESC, id
         """,
-        [tenant, subject_key, predicate_key, scope],
+        [tenant, subject_key, predicate_key, scope, slot],
     )
     return [Fact.from_row(row) for row in await found.fetchall()]
 

@@ -100,16 +100,24 @@ async def said_in_session(
 
 
 async def last_said_at(conn: Conn, tenant: str, fact: UUID) -> datetime | None:
-    """When the latest episode happened that is evidence for a fact; None where it has none."""
+    """When a fact was last said: in an episode that is evidence for it, or by somebody who called us directly."""
     found = await conn.execute(
         """
-        SELECT max(coalesce(e.occurred_at, t.occurred_at)) AS said_at FROM memory.memory_links l
-        LEFT JOIN memory.episodes e ON (e.tenant_id, e.id) = (l.tenant_id, l.target_id)
-        LEFT JOIN memory.episode_tombstones t ON (t.tenant_id, t.id) = (l.tenant_id, l.target_id)
-        WHERE l.tenant_id = %s AND l.source_type = 'fact' AND l.source_id = %s AND l.target_type = 'episode'
-          AND l.relation = 'derived_from'
+        WITH in_episodes AS (
+            SELECT max(coalesce(e.occurred_at, t.occurred_at)) AS said_at FROM memory.memory_links l
+            LEFT JOIN memory.episodes e ON (e.tenant_id, e.id) = (l.tenant_id, l.target_id)
+            LEFT JOIN memory.episode_tombstones t ON (t.tenant_id, t.id) = (l.tenant_id, l.target_id)
+            WHERE l.tenant_id = %(tenant)s AND l.source_type = 'fact' AND l.source_id = %(fact)s
+              AND l.target_type = 'episode' AND l.relation = 'derived_from'
+        ),
+        directly AS (
+            SELECT max(occurred_at) AS said_at FROM memory.memory_events
+            WHERE tenant_id = %(tenant)s AND entity_type = 'fact' AND entity_id = %(fact)s
+              AND event_type IN ('created', 'confirmed', 'restored') AND actor NOT LIKE 'job:%%'
+        )
+        SELECT greatest(e.said_at, d.said_at) AS said_at FROM in_episodes e, directly d
         """,
-        [tenant, fact],
+        {"tenant": tenant, "fact": fact},
     )
     row = await found.fetchone()
     return row["said_at"] if row else None

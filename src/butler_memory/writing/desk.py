@@ -93,7 +93,7 @@ class Desk:
 
 @dataclass(frozen=True)
 class Written:
-    """The write shape of SPEC appendix B."""
+    """The write shape of SPEC appendix B. `settled`: claims that it ended beside what it superseded."""
 
     type: MemoryType
     id: UUID
@@ -101,6 +101,12 @@ class Written:
     state: str
     superseded_id: UUID | None = None
     links: tuple[Link, ...] = ()
+    settled: tuple[UUID, ...] = ()
+
+    @property
+    def retired(self) -> int:
+        """How many memories it put out of use (K5)."""
+        return len(self.settled) + (self.superseded_id is not None)
 
     def as_dict(self) -> dict[str, Any]:
         return {

@@ -19,7 +19,7 @@ from butler_memory.domain.predicates import Registry
 from butler_memory.domain.records import AnyMemory, Fact, Rule
 from butler_memory.domain.requests import EditMemory, session_uuid
 from butler_memory.domain.sentence import line_of_fact, one_line
-from butler_memory.domain.supersession import holder_of, same_content, slot_of, with_decay_rate
+from butler_memory.domain.supersession import holder_of, is_claim, same_content, slot_of, with_decay_rate
 from butler_memory.errors import Conflict, InvalidInput
 from butler_memory.postgres import facts, predicates, rules
 from butler_memory.postgres.access import Tenant
@@ -156,7 +156,12 @@ async def _corrected_fact(
         "last_confirmed_at": now,
     }
     values |= desk.decay_columns(1.0, values["decay_rate"], now)
-    return [retire(old, now), _created(desk, MemoryType.FACT, old, values, now, ticket)]
+    on_key = await facts.live_on_key(conn, old.tenant_id, old.subject_key, old.predicate_key, [old.scope])
+    claims = [fact for fact in on_key if is_claim(fact) and fact.id != old.id]  # the user's own word ends them (F5)
+    return [
+        *(retire(fact, now) for fact in (*claims, old)),
+        _created(desk, MemoryType.FACT, old, values, now, ticket),
+    ]
 
 
 async def _free_slot(

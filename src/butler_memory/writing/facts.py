@@ -36,17 +36,20 @@ from butler_memory.domain.supersession import (
     decide,
     decide_reading,
     holder_of,
-    known_before,
+    said_before,
     same_content,
     scope_of,
     slot_of,
     with_decay_rate,
+    would_hide,
 )
-from butler_memory.domain.text import key, subject_key
+from butler_memory.domain.text import key, same_form, subject_key
+from butler_memory.errors import Conflict
 from butler_memory.postgres import facts, keys, memories
 from butler_memory.postgres import predicates as predicate_table
 from butler_memory.postgres.access import Tenant
 from butler_memory.postgres.changes import Author, Change, Link, apply
+from butler_memory.postgres.consolidation import was_rejected
 from butler_memory.postgres.database import Conn
 from butler_memory.security.principal import GLOBAL, Principal, require_writer, writable_scope
 from butler_memory.writing.desk import CLOSE, Desk, Written, author_of, repeat_key, repeated
@@ -128,7 +131,7 @@ class Statement:
         if self.said_at:
             decision = decide_reading(decision, self.request, self.said_at, await self._known_since(conn, decision))
         written = await self._carry_out(conn, decision, place, on_key)
-        await apply(conn, self.author, [retire(claim, self.now) for claim in claims_settled(self.request, on_key)])
+        written = await self._settling(conn, on_key, written)
         if again:
             await keys.claim(conn, self.who.tenant, again, MemoryType.FACT, written.id, self.now)
         return written
@@ -170,8 +173,12 @@ class Statement:
             many_valued=self.tenant.many_valued,
         )
         scope = scope_of(self.request, slot, live, scopes) or (scopes[0] if self.request.scope else GLOBAL)
-        place = _Place(scope, subject, predicate, predicate_key, slot)
-        return place, [fact for fact in live if fact.scope == scope]
+        place, on_key = _Place(scope, subject, predicate, predicate_key, slot), [f for f in live if f.scope == scope]
+        if self.said_at and scope != GLOBAL:
+            everywhere = await facts.live_on_key(conn, tenant, subject, predicate_key, [GLOBAL])
+            if would_hide(self.request, slot, on_key, everywhere):
+                return replace(place, scope=GLOBAL), everywhere  # where it contests that, and a person decides
+        return place, on_key
 
     async def _carry_out(self, conn: Conn, decision: Decision, place: _Place, on_key: Sequence[Fact]) -> Written:
         match decision:
@@ -197,7 +204,8 @@ class Statement:
         return Written(MemoryType.FACT, existing.id, WriteOutcome.DUPLICATE, existing.condition, links=links)
 
     async def _strengthen(self, conn: Conn, decision: Strengthen) -> Written:
-        change = strengthen(self.desk, decision.existing, self.now, confirm=decision.confirms, changes=decision.changes)
+        heard = min(self.now, self.said_at or self.now)
+        change = strengthen(self.desk, decision.existing, heard, confirm=decision.confirms, changes=decision.changes)
         links = self._evidence_links()
         await apply(conn, self.author, [replace(change, links=links, noted=SAID_AGAIN)])
         outcome = WriteOutcome.CONFIRMED if decision.confirms else WriteOutcome.DUPLICATE
@@ -221,6 +229,8 @@ class Statement:
 
     async def correct(self, conn: Conn, old: Fact) -> Written:
         """In place of a fact that is named, whatever key and slot it has: values of a many-valued key too."""
+        if same_form(self.request.content) == same_form(old.content or ""):
+            return await self.run(conn, [old.scope])  # corrects nothing: it is said again
         place, on_key = await self._locate(conn, [old.scope])
         others = [fact for fact in on_key if fact.id != old.id]
         twin = same_content(self.request.content, place.slot, self.request.valid_from, others)
@@ -229,7 +239,15 @@ class Statement:
             written = await self._correct_claim(conn, old, holder, place, others)
         else:
             written = await self._correct_value(conn, old, twin, place, others)
-        await apply(conn, self.author, [retire(claim, self.now) for claim in claims_settled(self.request, others)])
+        return await self._settling(conn, others, written)
+
+    async def _settling(self, conn: Conn, on_key: Sequence[Fact], written: Written) -> Written:
+        """Also where it is old news about what is known, it may be newer than a claim, or older."""
+        for claim in claims_settled(self.request, on_key, replaced=written.superseded_id is not None):
+            claimed_at = await memories.last_said_at(conn, self.who.tenant, claim.id) or claim.created_at
+            if self.said_at is None or claimed_at <= self.said_at:
+                await apply(conn, self.author, [retire(claim, self.now)])
+                written = replace(written, settled=(*written.settled, claim.id))
         return written
 
     async def _correct_value(
@@ -250,7 +268,8 @@ class Statement:
         if isinstance(decision, ArriveLate):
             return await self._carry_out(conn, decision, place, others)
         await apply(conn, self.author, [retire(claim, self.now)])
-        return await replace(self, corrects=claim)._carry_out(conn, decision, place, others)
+        written = await replace(self, corrects=claim)._carry_out(conn, decision, place, others)
+        return replace(written, settled=(claim.id,))
 
     async def _replacing(self, conn: Conn, old: Fact) -> Decision:
         inherited = with_decay_rate({n: getattr(old, n) for n in INHERITED if not self.request.gave(n)})
@@ -265,14 +284,16 @@ class Statement:
         known = holder_of(slot, on_key)
         if known:
             return await self._keep(conn, known)
+        if await was_rejected(conn, self.who.tenant, place.subject_key, place.predicate_key, place.scope, slot):
+            raise Conflict("A person has rejected this claim.", reason="rejected_before", recovery="Leave it at that.")
         links = (Link(Relation.CONTRADICTS, MemoryType.FACT, stated.id), *self._evidence_links())
         return await self._insert(conn, replace(place, slot=slot), {}, links, WriteOutcome.CREATED)
 
     async def _arrive_late(self, conn: Conn, place: _Place, newer: Fact) -> Written:
-        where = (place.subject_key, place.predicate_key, place.scope)
-        known = known_before(
-            self.request, place.slot, await facts.superseded_on_key(conn, self.who.tenant, *where)
-        )  # fmt: skip
+        before = await facts.superseded_in_slot(
+            conn, self.who.tenant, place.subject_key, place.predicate_key, place.scope, place.slot
+        )
+        known = said_before(self.request, before)
         if known:
             return await self._keep(conn, known)
         overrides = {"validity": Validity.SUPERSEDED, "superseded_at": self.now}

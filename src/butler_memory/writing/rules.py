@@ -83,11 +83,17 @@ class Saying:
         said = await memories.said_in_session(
             conn, self.who.tenant, MemoryType.RULE, [known.id], self.author.session, SAID
         )
-        if said and not self.derived:
-            return Written(MemoryType.RULE, known.id, WriteOutcome.DUPLICATE, known.condition)
-        again = replace(confirm_rule(self.desk, known, self.author.now, self.derived), noted=SAID_AGAIN)
+        linked = await memories.links(conn, self.who.tenant, MemoryType.RULE, known.id) if self.derived else []
+        shown = {link["id"] for link in linked}
+        links = tuple(link for link in self.derived if link.target_id not in shown)
+        if said:  # nothing about it is new but, at most, where it was heard (F9)
+            if links:
+                change = Change(MemoryType.RULE, known.id, known.version + 1, EventType.LINKED, {}, links=links)
+                await apply(conn, self.author, [change])
+            return Written(MemoryType.RULE, known.id, WriteOutcome.DUPLICATE, known.condition, links=links)
+        again = replace(confirm_rule(self.desk, known, self.author.now, links), noted=SAID_AGAIN)
         await apply(conn, self.author, [again])
-        return Written(MemoryType.RULE, known.id, WriteOutcome.CONFIRMED, RuleStatus.ACTIVE, links=self.derived)
+        return Written(MemoryType.RULE, known.id, WriteOutcome.CONFIRMED, RuleStatus.ACTIVE, links=links)
 
     async def _create(self, conn: Conn, word_set: str) -> Written:
         self.ticket.require()
