@@ -126,6 +126,17 @@ async def test_k2_the_prompt_shows_what_is_known_and_fences_what_is_read(
     assert [line for line in text.splitlines() if line.startswith("## Existing rules")] == ["## Existing rules"]
 
 
+async def test_k2_a_fact_that_fills_the_room_alone_does_not_hide_the_others(
+    ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any]
+) -> None:
+    await ask.user_says("Acme")
+    await ask.fact("a log of work at Acme: " + "all quiet " * 3000, "log")
+    await tell(ask, hands, "User: quiet at work, all is well at Acme")
+    engine, model = await reads(NOTHING)
+    await consolidated(engine)
+    assert "User's employer is Acme" in model.prompts[0].text
+
+
 async def test_f5_a_correction_retires_the_fact_it_names_and_keeps_the_chain(
     ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any]
 ) -> None:
