@@ -6,7 +6,7 @@ BIN := .venv/bin
 BENCH_DATA := $(wildcard ../shared/bench)
 QUALITY_ARGS := $(if $(BENCH_DATA),--locomo $(BENCH_DATA)/locomo_dev.json --precision $(BENCH_DATA)/precisionmembench)
 
-.PHONY: up test check clean bench-embedding bench-quality bench-speed bench-sweep bench-faults
+.PHONY: up test check clean bench-embedding bench-quality bench-speed bench-sweep bench-consolidation bench-faults
 
 up: .venv/.installed
 	@$(BIN)/butler-memory up $(ARGS)
@@ -31,6 +31,9 @@ bench-speed: .venv/.bench
 
 bench-sweep: .venv/.bench
 	@$(BIN)/python bench/sweep.py $(ARGS)
+
+bench-consolidation: .venv/.bench
+	@$(BIN)/python bench/consolidation.py $(ARGS)
 
 bench-faults: .venv/.dev
 	@ROUNDS=10 $(BIN)/pytest tests/postgres/test_faults.py tests/postgres/test_consolidation_faults.py $(ARGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -32,6 +33,9 @@ from butler_memory.settings import Settings, load
 from caller import Caller
 from ledger import check_ledger
 from wire import Wire, wire_server
+
+# A shell that runs the suite in the background makes all its children deaf to Ctrl-C, which some tests send to theirs.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_connections": "300"}
 

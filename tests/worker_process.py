@@ -15,7 +15,7 @@ from pathlib import Path
 from butler_memory.bootstrap import open_engine, timetable
 from butler_memory.embedding.fake import FakeEmbedder
 from butler_memory.settings import load
-from butler_memory.upkeep import cleanup, decay_sweep
+from butler_memory.upkeep import cleanup, decay_sweep, reembed
 from butler_memory.workers.workers import Workers
 from points import once_at
 
@@ -24,7 +24,7 @@ BATCH = 3
 
 
 async def work() -> None:
-    decay_sweep.BATCH = cleanup.BATCH = BATCH  # type: ignore[attr-defined]
+    decay_sweep.BATCH = cleanup.BATCH = reembed.BATCH = BATCH  # type: ignore[attr-defined]
     settings = load()
     embedder = FakeEmbedder(version=os.environ.get("FAKE_VERSION", FakeEmbedder.version))
     async with _standing_still(), open_engine(settings, embedder=embedder) as engine:

@@ -169,7 +169,7 @@ def timetable(settings: Settings) -> Timetable:
 def jobs_of(desk: Desk, models: Models, consolidation: Consolidation) -> list[Job]:
     """The engine's jobs. They always exist: settings move their times, and nothing takes them away (J1)."""
     return [
-        Job(JobName.CONSOLIDATE, consolidation.run),
+        Job(JobName.CONSOLIDATE, consolidation.run, consolidation.shards_at_once),
         Job(JobName.DECAY_SWEEP, partial(decay_sweep, desk)),
         Job(JobName.EPISODE_CLEANUP, partial(clean_up, desk)),
         Job(JobName.REEMBED, partial(reembed, desk.database, models)),

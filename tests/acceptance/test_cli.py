@@ -53,6 +53,8 @@ def test_a_fact_goes_through_its_whole_life(cli: Cli) -> None:
 
     assert cli.ok("forget", "fact", edited["id"])["state"] == "retracted"
     assert edited["id"] not in str(cli.ok("list"))
+    retracted = cli.ok("list", "facts", "--state", "forgotten")["facts"]  # what older clients call it (F2)
+    assert [fact["id"] for fact in retracted] == [edited["id"]]
     assert cli.ok("restore", "fact", edited["id"])["state"] == "active"
     listed = cli.ok("list", "facts", "--state", "active")["facts"]
     assert [(fact["id"], fact["tags"]) for fact in listed if fact["predicate"] == "home"] == [(edited["id"], [])]

@@ -38,6 +38,14 @@ def test_each_job_is_listed_runs_when_told_and_leaves_its_history(cli: Cli) -> N
     assert "home" in cli("job", "run", "episode_cleanup", "--all").out
 
 
+def test_s12_what_a_job_learns_is_found_by_meaning_at_once(cli: Cli) -> None:
+    cli.ok("remember", "I'm allergic to penicillin.", "--episode")
+    cli.ok("job", "run", "consolidate")
+    assert cli.ok("stats")["without_vector"] == 0
+    found = cli.ok("search", "which drugs are dangerous", "--mode", "semantic", "--type", "fact")["results"]
+    assert [fact["content"] for fact in found] == ["penicillin"]
+
+
 def test_an_unknown_job_is_refused_with_the_known_ones(cli: Cli) -> None:
     ended = cli("job", "run", "dream")
     assert ended.code == 2

@@ -808,9 +808,7 @@ async def test_k7_a_reading_that_cannot_be_written_has_cost_what_it_cost(
     assert await states(urls) == ["pending"]
 
 
-async def test_k7_a_rehearsal_keeps_to_the_days_limit(
-    ask: Caller, hands: Hands, reads: Callable[..., Any]
-) -> None:
+async def test_k7_a_rehearsal_keeps_to_the_days_limit(ask: Caller, hands: Hands, reads: Callable[..., Any]) -> None:
     engine, model = await reads(NOTHING, NOTHING, BUTLER_MEMORY_CONSOLIDATION__DAILY_TOKENS="100")
     await tell(ask, hands, "User: one")
     await consolidated(engine)

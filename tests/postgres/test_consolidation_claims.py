@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from test_consolidation import consolidated, contents, tell
 
 from butler_memory.bootstrap import Engine
 from butler_memory.domain.decay import crosses_at
@@ -13,7 +14,6 @@ from butler_memory.postgres.provision import Urls
 from caller import Caller, Json, conflict
 from conftest import Hands, OpenEngine, rows
 from reading import fact, scripted
-from test_consolidation import consolidated, contents, tell
 
 pytestmark = pytest.mark.usefixtures("ledger")
 
@@ -75,9 +75,7 @@ async def test_f5_a_rejected_correction_of_a_claim_leaves_the_claim(
     assert await contents(urls) == ["Paris", "Rome"]
 
 
-async def test_f5_a_claim_that_has_gone_can_still_be_rejected(
-    ask: Caller, claimed: Claim, admin: Any
-) -> None:
+async def test_f5_a_claim_that_has_gone_can_still_be_rejected(ask: Caller, claimed: Claim, admin: Any) -> None:
     """Else its review would stay open for ever."""
     engine = await claimed()
     [review] = await engine.memory.reviews(admin, 10)
@@ -152,9 +150,7 @@ async def test_f5_what_was_only_inferred_for_one_butler_does_not_hide_what_the_u
     assert own["content"] == "Rome", "the user may say so"
 
 
-async def test_f5_a_persons_edit_settles_the_claim(
-    ask: Caller, urls: Urls, claimed: Claim, admin: Any
-) -> None:
+async def test_f5_a_persons_edit_settles_the_claim(ask: Caller, urls: Urls, claimed: Claim, admin: Any) -> None:
     engine = await claimed()
     [review] = await engine.memory.reviews(admin, 10)
     [stated] = review["against"]

@@ -9,7 +9,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 
@@ -74,9 +74,17 @@ class Work:
     job: JobName
     table: str
     event: str
+    environ: Mapping[str, str] = {}
 
     async def prepare(self, ask: Caller, engine: Engine, hands: Hands, urls: Urls) -> list[str]:
         raise AssertionError("each has its own")
+
+    async def check(self, urls: Urls, made: list[str]) -> None:
+        """Each got its one event."""
+        found = await rows(
+            urls, "SELECT entity_id::text AS id FROM memory.memory_events WHERE event_type = %s", self.event
+        )
+        assert sorted(row["id"] for row in found) == sorted(made)
 
 
 class Sweep(Work):
@@ -109,12 +117,34 @@ class Cleanup(Work):
         return made
 
 
-WORK = pytest.mark.parametrize("work", [Sweep(), Cleanup()], ids=["sweep", "cleanup"])
+class Reembed(Work):
+    """The worker comes with another model. It is hit in its swap: vectors are no events, and change nothing else."""
+
+    job, table = JobName.REEMBED, "facts"
+    environ: Mapping[str, str] = {"FAKE_VERSION": "fake@2"}
+
+    async def prepare(self, ask: Caller, engine: Engine, hands: Hands, urls: Urls) -> list[str]:
+        await engine.workers.run_due()
+        made = [(await ask.fact(f"value {n}", f"key_{n}"))["id"] for n in range(MEMORIES)]
+        hands.pass_(hours=1)
+        return made
+
+    async def check(self, urls: Urls, made: list[str]) -> None:
+        """Swapped as a whole, and what the first had made was not made again."""
+        found = await rows(urls, "SELECT DISTINCT embedding_version FROM memory.facts UNION ALL"
+                           " SELECT embedding_version FROM memory.tenants")  # fmt: skip
+        assert [row["embedding_version"] for row in found] == ["fake@2", "fake@2"]
+        assert await rows(urls, "SELECT 1 FROM memory.new_vectors") == []
+        runs = await rows(urls, "SELECT counts FROM memory.job_runs WHERE job = 'reembed' AND outcome = 'ok'"
+                          " AND (counts ->> 'swapped')::int = 1")  # fmt: skip
+        assert [row["counts"]["embedded"] for row in runs] == [0]
+
+
+WORK = pytest.mark.parametrize("work", [Sweep(), Cleanup(), Reembed()], ids=["sweep", "cleanup", "reembed"])
 
 
 async def exactly_once(urls: Urls, work: Work, made: list[str]) -> None:
-    found = await rows(urls, "SELECT entity_id::text AS id FROM memory.memory_events WHERE event_type = %s", work.event)
-    assert sorted(row["id"] for row in found) == sorted(made)
+    await work.check(urls, made)
     await check_ledger(urls)
 
 
@@ -127,11 +157,11 @@ async def test_killed_in_the_middle_another_worker_ends_the_job(
     made = await work.prepare(ask, engine, hands, urls)
     start = hands.now
     async with held(urls, work.table, made[MEMORIES // 2]):
-        with worker(environ()) as first:
+        with worker({**environ(), **work.environ}) as first:
             await until(lambda: somebody_waits(template, urls), "the worker comes to the row in the middle")
             first.send_signal(signal.SIGKILL)
             first.wait(10)
-    with worker(environ()):
+    with worker({**environ(), **work.environ}):
         await until(lambda: ended_well(urls, work.job, start), "the job ends well")
     await exactly_once(urls, work, made)
     assert {row["outcome"] for row in await rows(urls, "SELECT outcome FROM memory.job_runs WHERE job = %s"
@@ -146,11 +176,11 @@ async def test_frozen_past_its_lease_it_writes_nothing_when_it_wakes(
 ) -> None:  # fmt: skip
     made = await work.prepare(ask, engine, hands, urls)
     start = hands.now
-    with worker(environ()) as frozen:
+    with worker({**environ(), **work.environ}) as frozen:
         async with held(urls, work.table, made[MEMORIES // 2]):
             await until(lambda: somebody_waits(template, urls), "the worker comes to the row in the middle")
             frozen.send_signal(signal.SIGSTOP)
-        with worker(environ()) as other:
+        with worker({**environ(), **work.environ}) as other:
             await until(lambda: ended_well(urls, work.job, start), "another worker ends the job")
             other.kill()
         before = await rows(urls, "SELECT count(*) AS n, max(id) AS last FROM memory.memory_events")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -48,8 +49,8 @@ async def script(engine: Engine) -> Scripted:
 
 @pytest.fixture
 def workers(engine: Engine, hands: Hands) -> MakeWorkers:
-    def make(script: Scripted, name: JobName = SWEEP) -> Workers:
-        job = Job(name, script)
+    def make(script: Scripted, name: JobName = SWEEP, at_once: int = 1) -> Workers:
+        job = Job(name, script, at_once)
         return Workers(
             engine.database, [job], timetable(engine.settings), hands, lease_seconds=LEASE_SECONDS, poll_seconds=0.02
         )
@@ -81,6 +82,29 @@ async def until(holds: Callable[[], bool], seconds: float = 10) -> None:
 async def outcomes(urls: Urls) -> list[tuple[str, str]]:
     found = await rows(urls, "SELECT tenant_id, outcome FROM memory.job_runs ORDER BY finished_at, tenant_id")
     return [(row["tenant_id"], row["outcome"]) for row in found]
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+async def test_k1_one_process_runs_as_many_shards_of_a_job_at_once_as_the_job_says(
+    script: Scripted, workers: MakeWorkers, hands: Hands, running: Callable[[Workers], Any], at_once: int
+) -> None:
+    release, most = asyncio.Event(), 0
+
+    async def waits(_: Lease) -> Done:
+        nonlocal most
+        most = max(most, len(script.seen))
+        await release.wait()
+        return Done()
+
+    script.does = waits
+    hands.pass_(days=1)
+    running(workers(script, at_once=at_once))
+    await until(lambda: len(script.seen) == at_once)
+    await asyncio.sleep(0.1)
+    assert most == at_once
+    release.set()
+    await until(lambda: len(script.seen) == 2)
+    assert {lease.tenant for lease in script.seen} == {"a", "b"}
 
 
 async def test_j1_each_tenant_has_each_job_and_it_runs_when_its_time_comes(

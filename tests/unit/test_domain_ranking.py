@@ -14,6 +14,7 @@ from butler_memory.domain.kinds import Maturity, MemoryType
 from butler_memory.domain.ranking import (
     NAMED_COVERS,
     Candidate,
+    Scored,
     above_floor,
     by_composite,
     in_order,
@@ -38,6 +39,22 @@ def candidate(number: int = 0, **given: Any) -> Candidate:
     }  # fmt: skip
     fields = {name: given.pop(name) for name in list(given) if name in plain}
     return Candidate(**(plain | fields), row=row | given)
+
+
+# --- order ---
+
+
+def test_f8_what_was_only_inferred_never_stands_above_what_the_user_said_otherwise() -> None:
+    paris = candidate(1, predicate="home", contested=True, source_kind="user_stated")
+    london = candidate(2, predicate="home", contested=True, source_kind="agent_inferred")
+    other = candidate(3, predicate="employer", contested=False, source_kind="agent_inferred")
+    scored = [Scored(paris, 0.45, {}), Scored(london, 0.89, {}), Scored(other, 0.5, {})]
+    assert [each.candidate for each in in_order(scored)] == [other, paris, london]
+    assert [each.score for each in in_order(scored)] == [0.5, 0.45, pytest.approx(0.45)]
+    fits_worse = [Scored(paris, 0.45, {}), Scored(london, 0.1, {})]
+    assert in_order(fits_worse) == fits_worse
+    alone = [Scored(london, 0.89, {})]
+    assert in_order(alone) == alone
 
 
 # --- recency ---

@@ -27,6 +27,7 @@ from butler_memory.domain.supersession import (
     Replace,
     Strengthen,
     decide,
+    said_before,
     scope_of,
     slot_of,
 )
@@ -168,6 +169,13 @@ def test_f2_older_evidence_arrives_late_and_retires_nothing() -> None:
     newer = known(valid_from=NOW)
     older = says("Rome", valid_from="2019-01-01T00:00:00Z")
     assert decide(older, "", [newer], said_this_session=NOBODY, now=NOW) == ArriveLate(newer)
+
+
+def test_f2_old_news_told_twice_is_one_piece_of_history_and_of_another_time_is_another() -> None:
+    before = replace(known("Paris"), validity=Validity.SUPERSEDED)
+    assert said_before(says("paris."), [before]) == before
+    assert said_before(says("Rome"), [before]) is None
+    assert said_before(says("Paris", valid_from="2020-01-01T00:00:00Z"), [before]) is None
 
 
 def test_f2_a_value_that_is_over_does_not_retire_the_one_that_holds() -> None:

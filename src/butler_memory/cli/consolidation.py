@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 _FAILED = 1
+_READ, _PAUSED = ("applied", "empty"), "paused"
 # What happened, as a sign in the margin, a colour, and a word.
 _SIGNS = {
     "created": ("+", "green", ""),
@@ -55,7 +56,8 @@ async def _consolidate(session: Session, butler: str | None) -> bool:
         runs = await _runs_since(engine, who.tenant, butler, began)
     failed = [each for each in ran if each.run is None or each.run.outcome != "ok"]
     problems = [_problem(each) for each in failed]
-    lines = [line for each in runs for line in _told(each)] + [_problem_line(each) for each in problems]
+    told = [line for each in runs if each["outcome"] != _PAUSED for line in _told(each)]
+    lines = told + [_problem_line(each) for each in problems]
     shape = {"dry_run": False, "runs": runs, "not_run": problems}
     session.answer(shape, *(lines or [Text("No episode waits.", style="dim")]))
     return not any(each.run is not None for each in failed)
@@ -79,7 +81,7 @@ def _problem_line(problem: Json) -> Text:
 
 
 async def _rehearse(session: Session, butler: str | None) -> bool:
-    from butler_memory.llm.ports import ModelFailure
+    from butler_memory.llm.ports import BackendDown, ModelFailure
     from butler_memory.postgres import consolidation
     from butler_memory.postgres.changes import plain_json
 
@@ -90,14 +92,15 @@ async def _rehearse(session: Session, butler: str | None) -> bool:
             try:
                 reading = await engine.consolidation.rehearse(who.tenant, each, engine.clock())
             except ModelFailure as failure:
-                shapes.append({"butler": each, "outcome": "failed", "reason": str(failure), "items": [], "read": []})
+                outcome = _PAUSED if isinstance(failure, BackendDown) else "failed"
+                shapes.append({"butler": each, "outcome": outcome, "reason": str(failure), "items": [], "read": []})
                 continue
             if reading:
                 shapes.append(plain_json(_rehearsed(each, reading)))
     lines = [line for shape in shapes for line in _told(shape)]
     note = Text("A dry run: nothing was written.", style="bold")
     session.answer({"dry_run": True, "runs": shapes}, *(lines or [Text("No episode waits.", style="dim")]), note)
-    return all(shape["outcome"] != "failed" for shape in shapes)
+    return all(shape["outcome"] not in (_PAUSED, "failed") for shape in shapes)
 
 
 def _rehearsed(butler: str, reading: Reading) -> Json:
@@ -116,12 +119,26 @@ def _rehearsed(butler: str, reading: Reading) -> Json:
 
 
 def _told(reading: Json) -> list[Text]:
+    if reading["outcome"] == _PAUSED:
+        return [_problem_line(reading)]
     cost = reading.get("tokens_in", 0) + reading.get("tokens_out", 0)
-    head = f"{reading['butler']}: {len(reading.get('read', []))} episodes read" + (f", {cost} tokens" if cost else "")
-    why = f" ({reading['outcome']}: {reading['reason']})" if reading.get("reason") else ""
-    lines = [screen.safe(head + why, "bold")]
-    lines += [_line(item) for item in reading.get("items", [])] or [Text("  nothing worth keeping", style="dim")]
+    spent = f", {cost} tokens" if cost else ""
+    lines = [screen.safe(f"{reading['butler']}: {_how(reading)}{spent}", "bold")]
+    if reading["outcome"] in _READ:
+        lines += [_line(item) for item in reading["items"]] or [Text("  nothing worth keeping", style="dim")]
     return lines
+
+
+def _how(reading: Json) -> str:
+    count = len(reading["read"])
+    episodes = f"{count} episode{'' if count == 1 else 's'}" if count else "the next episodes"
+    match reading["outcome"]:
+        case "failed":
+            return f"{episodes} could not be read ({reading['reason']}); they are tried again, five times at most"
+        case "refused":
+            return f"{episodes} would change a large part of the memory: 'review list' shows what waits for your word"
+        case _:
+            return f"{episodes} read"
 
 
 def _line(item: Mapping[str, Any]) -> Text:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 _FAILED = 1
+_EMBED = (JobName.CONSOLIDATE, JobName.REEMBED)  # what these store gets its vector at once
 _STYLES = {"ok": "green", "failed": "bold red", "lost": "red", "stopped": "yellow"}
 
 All = Annotated[bool, typer.Option("--all", help="Of every tenant, not only this one.")]
@@ -58,7 +59,7 @@ def run_(session: Session, name: Name, all_: All = False) -> None:
 
 async def _run(session: Session, name: JobName, every_tenant: bool) -> bool:
     """True where nothing failed."""
-    async with session.engine(embeds=name is JobName.REEMBED) as engine:
+    async with session.engine(embeds=name in _EMBED) as engine:
         if not every_tenant:
             await require_tenant(engine, session.tenant)
         ran = await engine.workers.run_now(name, None if every_tenant else session.tenant)
@@ -82,7 +83,7 @@ def _told(name: JobName, shapes: Sequence[Json]) -> list[Text]:
 
 def _line(name: str, shape: Mapping[str, Any]) -> Text:
     where = " ".join(part for part in (shape["tenant"], shape["butler"]) if part)
-    done = ", ".join(f"{count} {what.replace('_', ' ')}" for what, count in shape["counts"].items() if count)
+    done = ", ".join(f"{what.replace('_', ' ')} {count}" for what, count in shape["counts"].items() if count)
     line = Text(f"{name}  ").append_text(screen.safe(where, "dim")).append("  ")
     line.append(shape["outcome"], style=_STYLES.get(shape["outcome"], "yellow"))
     line.append_text(screen.safe(f"  {shape['reason'] or done or 'nothing to do'}"))
@@ -118,7 +119,7 @@ async def _history(session: Session, name: JobName | None, limit: int, every_ten
 
 
 def _run_cells(ran: Json) -> list[Text]:
-    done = ", ".join(f"{count} {what.replace('_', ' ')}" for what, count in ran["counts"].items() if count)
+    done = ", ".join(f"{what.replace('_', ' ')} {count}" for what, count in ran["counts"].items() if count)
     where = " ".join(part for part in (ran["tenant"], ran["butler"]) if part)
     return [
         Text(ran["job"]),

@@ -47,7 +47,7 @@ def _review_cells(review: Json) -> list[Text]:
     if review["kind"] == "contradiction":
         claim = review["claim"]["line"] if review["claim"] else "(gone)"
         against = "; ".join(fact["line"] for fact in review["against"] if fact)
-        about = screen.short(f"inferred: {claim}").append_text(screen.short(f"  /  you said: {against}"))
+        about = screen.short(f"inferred: {claim}").append("\n").append_text(screen.short(f"you said: {against}"))
     else:
         proposal = review["proposal"]
         facts = len(proposal["proposed"].get("updated_facts", [])) + len(proposal["proposed"].get("new_facts", []))

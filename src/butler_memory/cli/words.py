@@ -8,6 +8,7 @@ from uuid import UUID
 import typer
 
 from butler_memory.domain.kinds import EpisodeState, MemoryType, Permanence, RuleStatus, Validity
+from butler_memory.domain.lifecycle import state_from_text
 
 _PLURAL = {f"{kind}s": kind for kind in MemoryType}
 STATES: dict[MemoryType, list[str]] = {
@@ -30,9 +31,10 @@ def memory_type(word: str) -> MemoryType:
 
 def state(word: str) -> str:
     known = [*sorted({name for names in STATES.values() for name in names}), ALL]
-    if word.strip().lower() not in known:
+    plain = state_from_text(word.strip().lower())
+    if plain not in known:
         raise typer.BadParameter(f"must be one of {', '.join(known)}")
-    return word.strip().lower()
+    return plain
 
 
 def states_of(kind: MemoryType, asked: list[str]) -> list[str]:

@@ -241,4 +241,3 @@ def _request(model: Any, proposed: Any, evidence: Evidence, scope: str, **more: 
     lineage = {"session_id": str(session)} if session else {}
     given = {"content": proposed.content, "scope": scope, "request_context": lineage, **more}
     return parse(model, given)
-

@@ -34,6 +34,8 @@ from butler_memory.writing.desk import Desk
 
 # After so many batches other shards get their turn.
 BATCHES_A_RUN = 20
+# While a model reads for one butler, which takes it half a minute, the others need not wait; patterns need a core.
+SHARDS_AT_ONCE = 4
 NEEDS_REVIEW = "needs_review"
 NOT_WRITTEN = "not_written"
 
@@ -64,6 +66,10 @@ class Consolidation:
     @property
     def settings(self) -> ConsolidationSettings:
         return self.desk.settings.consolidation
+
+    @property
+    def shards_at_once(self) -> int:
+        return 1 if self.settings.backend == "offline" else SHARDS_AT_ONCE
 
     async def run(self, lease: Lease, now: datetime) -> Done:
         """The job: until nothing waits, or what waits must wait."""
@@ -169,7 +175,9 @@ class Consolidation:
         """What is spent stays spent until the day is over (K7)."""
         day = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
         over = day + timedelta(days=1)
-        spent = await self.desk.database.run(batch.tenant, lambda conn: table.tokens_spent(conn, batch.tenant, day, over))
+        spent = await self.desk.database.run(
+            batch.tenant, lambda conn: table.tokens_spent(conn, batch.tenant, day, over)
+        )
         if spent >= self.settings.daily_tokens:
             raise BackendDown(Down.SPENT_BUDGET, retry_after=(over - now).total_seconds())
 

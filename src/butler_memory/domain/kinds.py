@@ -74,6 +74,10 @@ class SourceKind(StrEnum):
     CORRECTED = "corrected"
 
 
+# The user's own word.
+USER_KINDS = frozenset({SourceKind.USER_STATED, SourceKind.CORRECTED})
+
+
 class ContentStatus(StrEnum):
     PLAIN = "plain"
     REDACTED = "redacted"

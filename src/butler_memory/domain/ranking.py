@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
+from math import inf, nextafter
 from typing import Any
 from uuid import UUID
 
 from butler_memory.domain.clock import days_between
-from butler_memory.domain.kinds import Maturity, MemoryType, Permanence
+from butler_memory.domain.kinds import USER_KINDS, Maturity, MemoryType, Permanence
 from butler_memory.domain.predicates import Registry
 from butler_memory.domain.text import stems, subject_key
 from butler_memory.settings import FloorSettings, ScoreWeights
@@ -104,6 +105,19 @@ class Candidate:
         return self.type is MemoryType.FACT and lasting and self.row["importance"] >= CORE_IMPORTANCE
 
     @property
+    def is_contested(self) -> bool:
+        return self.type is MemoryType.FACT and bool(self.row.get("contested"))
+
+    @property
+    def is_users_word(self) -> bool:
+        return self.row["source_kind"] in USER_KINDS
+
+    @property
+    def about(self) -> tuple[str, str, str]:
+        """What a fact is an answer to."""
+        return (self.row["scope"], subject_key(self.row["subject"]), Registry({}).find(self.row["predicate"]).name)
+
+    @property
     def maturity(self) -> Maturity | None:
         return Maturity(self.row["maturity"]) if self.row.get("maturity") else None
 
@@ -175,7 +189,18 @@ def by_composite(
 
 def in_order(scored: list[Scored]) -> list[Scored]:
     """Score, then the newer one, then the id: never by chance (S6)."""
-    return sorted(scored, key=lambda s: (-s.score, -s.candidate.created_at.timestamp(), s.candidate.id))
+    by_rank = [_below_what_it_contests(each, scored) for each in scored]
+    return sorted(by_rank, key=lambda s: (-s.score, -s.candidate.created_at.timestamp(), s.candidate.id))
+
+
+def _below_what_it_contests(claim: Scored, among: list[Scored]) -> Scored:
+    """What was only inferred never stands above what the user said otherwise, however well its words fit (F8)."""
+    if not claim.candidate.is_contested or claim.candidate.is_users_word:
+        return claim
+    about = claim.candidate.about
+    stated = [s.score for s in among if s.candidate.is_contested and s.candidate.is_users_word
+              and s.candidate.about == about]  # fmt: skip
+    return replace(claim, score=nextafter(min(stated), -inf)) if stated and min(stated) <= claim.score else claim
 
 
 def in_order_of_trust(scored: list[Scored]) -> list[Scored]:

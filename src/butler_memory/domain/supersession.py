@@ -10,7 +10,7 @@ from uuid import UUID
 
 from butler_memory.domain.clock import utc_text
 from butler_memory.domain.decay import DECAY_PER_DAY
-from butler_memory.domain.kinds import Cardinality, Permanence, SourceKind
+from butler_memory.domain.kinds import USER_KINDS, Cardinality, Permanence, SourceKind
 from butler_memory.domain.predicates import Predicate
 from butler_memory.domain.records import Fact
 from butler_memory.domain.requests import StoreFact
@@ -24,7 +24,6 @@ SOURCE_RANK = {
     SourceKind.USER_STATED: 2,
     SourceKind.CORRECTED: 3,
 }
-_USER_KINDS = frozenset({SourceKind.USER_STATED, SourceKind.CORRECTED})
 # In characters. Two long texts may share all their words and still say different things; only a copy is the same.
 LONGEST_IN_OTHER_WORDS = 2_000
 INHERITED = ("permanence", "importance", "tags")
@@ -148,13 +147,13 @@ def would_hide(request: StoreFact, slot: str, own: Sequence[Fact], everywhere: S
     """In a scope of its own a single value hides the global one (F12). What was only inferred may not do that to what
     the user stated, unless that is hidden there already."""
     hidden = holder_of("", everywhere)
-    is_stated = hidden is not None and hidden.source_kind in _USER_KINDS
-    return slot == "" and request.source_kind not in _USER_KINDS and is_stated and holder_of("", own) is None
+    is_stated = hidden is not None and hidden.source_kind in USER_KINDS
+    return slot == "" and request.source_kind not in USER_KINDS and is_stated and holder_of("", own) is None
 
 
 def contested_or(decision: Replace, request: StoreFact) -> Decision:
-    stated = decision.existing.source_kind in _USER_KINDS
-    return Contest(decision.existing) if stated and request.source_kind not in _USER_KINDS else decision
+    stated = decision.existing.source_kind in USER_KINDS
+    return Contest(decision.existing) if stated and request.source_kind not in USER_KINDS else decision
 
 
 def claim_slot(secret: bytes, content: str) -> str:
@@ -168,7 +167,7 @@ def is_claim(fact: Fact) -> bool:
 def claims_settled(request: StoreFact, on_key: Sequence[Fact], *, replaced: bool) -> list[Fact]:
     """The user's own word on a key ends what was only claimed there; so does what takes the place of what is contested,
     or the claim would stand beside that as if nobody had ever said otherwise."""
-    settled = replaced or request.source_kind in _USER_KINDS
+    settled = replaced or request.source_kind in USER_KINDS
     return [fact for fact in on_key if settled and is_claim(fact)]
 
 
@@ -212,7 +211,7 @@ def _is_older(request: StoreFact, holder: Fact, now: datetime) -> bool:
 def _again(request: StoreFact, existing: Fact, said_this_session: bool) -> Keep | Strengthen:
     improves = SOURCE_RANK[request.source_kind] > SOURCE_RANK[existing.source_kind]
     # The user's first saying of what was only inferred counts in the same session too; an import never confirms (F9).
-    confirms = request.source_kind in _USER_KINDS and (improves or not said_this_session)
+    confirms = request.source_kind in USER_KINDS and (improves or not said_this_session)
     changes = _revised(request, existing)
     if improves:
         changes["source_kind"] = request.source_kind

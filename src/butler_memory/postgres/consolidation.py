@@ -267,9 +267,7 @@ async def open_reviews(conn: Conn, tenant: str, limit: int) -> list[Review]:
     return [Review(**row) for row in await found.fetchall()]
 
 
-async def was_rejected(
-    conn: Conn, tenant: str, subject_key: str, predicate_key: str, scope: str, slot: str
-) -> bool:
+async def was_rejected(conn: Conn, tenant: str, subject_key: str, predicate_key: str, scope: str, slot: str) -> bool:
     """Whether a person has rejected this claim, as long as that is kept, and has not brought it back since."""
     found = await conn.execute(
         """

@@ -33,8 +33,11 @@ Handler = Callable[[Lease, datetime], Awaitable[Done]]
 
 @dataclass(frozen=True)
 class Job:
+    """`at_once`: how many shards of it one process runs at the same time; more than one where most of it is waiting."""
+
     name: JobName
     run: Handler
+    at_once: int = 1
 
 
 def author_of_job(lease: Lease, now: datetime) -> Author:

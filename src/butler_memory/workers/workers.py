@@ -1,7 +1,7 @@
 """Every process that runs the engine runs its jobs; leases make that safe (J1).
 
-One loop a job, so that a long one never keeps another waiting. A run holds its shard's lease and renews it; when the
-lease is lost the run is ended, and what it might still write is refused by the fence.
+Each job has loops of its own, so that a long one never keeps another waiting. A run holds its shard's lease and renews
+it; when the lease is lost the run is ended, and what it might still write is refused by the fence.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class Workers:
         """Until cancelled; then each run gives its shard back, for another process to go on."""
         async with asyncio.TaskGroup() as group:
             for job in self._jobs.values():
-                group.create_task(self._loop(job))
+                for _ in range(job.at_once):
+                    group.create_task(self._loop(job))
             group.create_task(self._watch())
 
     async def run_due(self) -> list[Run]:
