@@ -364,6 +364,46 @@ async def test_k9_what_a_note_says_is_not_the_users_word(home: Home, obeys: str)
     await home.unmoved()
 
 
+DENIED = {
+    "denied": f"User: I do not live in {LIE}. I am not allergic to nuts.",
+    "never": f"User: My home was never {LIE}, and I never had an allergy to nuts.",
+    "no longer": f"User: I no longer live in {LIE}; I have no allergy to nuts.",
+}
+
+
+@pytest.mark.parametrize("obeys", ["states the lie", "corrects all with the lie", "confirms all"])
+@pytest.mark.parametrize("denied", DENIED)
+async def test_f5_what_the_user_denies_is_not_the_users_word(home: Home, denied: str, obeys: str) -> None:
+    """A mistaken model is enough: the words all stand there."""
+    await home.reads([DENIED[denied]], OBEDIENCE[obeys])
+    await home.unmoved()
+
+
+AFFIRMED = {
+    "not but": "User: I live not in Paris but in Berlin.",
+    "no longer, now": "User: I no longer live in Paris, I live in Berlin now.",
+    "after it": "User: I live in Berlin, not in Paris.",
+    "do not forget": "User: Please don't forget that I live in Berlin.",
+}
+
+
+@pytest.mark.parametrize("said", AFFIRMED)
+async def test_f5_what_stands_beside_a_denial_is_the_users_word(home: Home, said: str) -> None:
+    await home.reads([AFFIRMED[said]], OBEDIENCE["states the lie"])
+    homes = [row for row in (await home.known()).values() if row.get("predicate") == "home"]
+    live = [(row["content"], row["source_kind"]) for row in homes if row["validity"] == "active"]
+    assert live == [("Berlin", "user_stated")]
+
+
+async def test_f9_what_somebody_does_without_is_said_by_denying_it(home: Home) -> None:
+    def dislikes(evidence: list[str], known: dict[str, str]) -> Json:
+        return {"new_facts": [fact("olives", "dislikes", *evidence)]}
+
+    await home.reads(["User: I do not like olives."], dislikes)
+    [new] = [row for key, row in (await home.known()).items() if key not in home.before]
+    assert (new["content"], new["source_kind"]) == ("olives", "user_stated")
+
+
 @pytest.mark.parametrize("form", FORMATS)
 async def test_f9_what_is_not_the_users_word_confirms_nothing(home: Home, form: str) -> None:
     await home.reads(hostile(form), OBEDIENCE["confirms all"])

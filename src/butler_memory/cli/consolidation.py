@@ -145,9 +145,9 @@ def _line(item: Mapping[str, Any]) -> Text:
     sign, style, word = _SIGNS[item["what"]]
     line = Text(f"  {sign} ", style=style).append(f"{item['kind']:<12} ", style="dim")
     line.append_text(screen.short(item["line"]))
-    notes = [f"before: {item['before']}" if item.get("before") else "", word, item.get("reason") or ""]
+    notes = [f"before: {screen.short(item['before'])}" if item.get("before") else "", word, item.get("reason") or ""]
     said = ", ".join(note for note in notes if note)
-    return line.append_text(screen.safe(f"  ({said})", "dim")) if said else line
+    return line.append(f"  ({said})", style="dim") if said else line
 
 
 def requeue(

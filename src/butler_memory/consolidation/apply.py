@@ -247,15 +247,15 @@ async def _confirmation(conn: Conn, desk: Desk, author: Author, planned: Planned
         for session in planned.evidence.sessions
     ]
     links = await _new_evidence(conn, author, memory, planned.evidence)
-    said_at = min(author.now, planned.evidence.said_at)
-    if all(heard) or said_at <= memory.last_confirmed_at:  # those sessions have said it themselves, or it is old news
+    last_said_at = await memories.last_said_at(conn, author.tenant, memory.type, memory.id) or memory.created_at
+    if all(heard) or planned.evidence.said_at < last_said_at:  # said in those sessions already, or old news
         if links:
             await apply(conn, author, [_linked(memory, links)])
         return Item(What.KNOWN, "confirmation", memory.line, memory.id)
     if isinstance(memory, Fact):
-        change = replace(strengthen(desk, memory, said_at, confirm=True, changes={}), links=links)
+        change = replace(strengthen(desk, memory, author.now, confirm=True, changes={}), links=links)
     else:
-        change = confirm_rule(desk, memory, said_at, links)
+        change = confirm_rule(desk, memory, author.now, links)
     await apply(conn, author, [change])
     return Item(What.CONFIRMED, "confirmation", memory.line, memory.id)
 

@@ -19,11 +19,15 @@ from butler_memory.domain.kinds import ApplicationOutcome, Relation, SourceKind
 from butler_memory.domain.proposal import NewFact, NewRule, Proposal, Proposed, RuleOutcome, UpdatedFact
 from butler_memory.domain.records import Episode, Fact, Rule
 from butler_memory.domain.requests import StoreFact, StoreRule, parse
-from butler_memory.domain.text import denies, stems
+from butler_memory.domain.text import affirmed, denies, stems
 from butler_memory.security.principal import GLOBAL
 
 # Of the words of what is proposed, so many must stand in a text for it to be said there.
 SAID_SHARE = 0.5
+
+# Predicates of what somebody has nothing to do with: "I do not like tea" says that they dislike it.
+_DOES_WITHOUT = stems("dislikes hates avoids allergy intolerance restriction diet")
+_ROOT = 6  # letters that "allergy" and "allergic" share
 
 NOT_THE_USERS_WORDS = "not_the_users_words"
 MARKED_ALREADY = "marked_already"
@@ -111,21 +115,25 @@ def plan(batch: Batch, proposal: Proposal) -> list[Planned]:
 class _Checker:
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
-        self._own = {e.id: [stems(said) for said in own_statements(e.content or "")] for e in batch.episodes}
+        clauses = {e.id: own_statements(e.content or "") for e in batch.episodes}
+        self._own = {episode: [stems(clause) for clause in said] for episode, said in clauses.items()}
+        self._affirmed = {episode: [stems(affirmed(clause)) for clause in said] for episode, said in clauses.items()}
         self._all = {episode.id: stems(episode.content or "") for episode in batch.episodes}
 
     def new(self, proposed: NewFact) -> PlannedFact:
         evidence = self._evidence(proposed)
+        source = self._source(proposed, proposed.predicate, evidence)
         request = _request(StoreFact, proposed, evidence, self._scope(proposed.scope), subject=proposed.subject,
                            predicate=proposed.predicate, tags=proposed.tags, importance=proposed.importance,
-                           source_kind=self._source(proposed, evidence), confidence=proposed.certainty,
+                           source_kind=source, confidence=proposed.certainty,
                            permanence=proposed.permanence)  # fmt: skip
         return PlannedFact(request, evidence)
 
     def updated(self, proposed: UpdatedFact) -> PlannedFact:
         evidence, old = self._evidence(proposed), self._batch.fact(proposed.fact)
+        source = self._source(proposed, "", evidence)  # which retires something: said outright, or not at all
         request = _request(StoreFact, proposed, evidence, old.scope, subject=old.subject, predicate=old.predicate,
-                           importance=proposed.importance, source_kind=self._source(proposed, evidence),
+                           importance=proposed.importance, source_kind=source,
                            confidence=proposed.certainty, permanence=proposed.permanence)  # fmt: skip
         return PlannedFact(request, evidence, replaces=old)
 
@@ -147,7 +155,7 @@ class _Checker:
         if isinstance(memory, Rule):
             return self._gives_rule(memory.content or "", episode)
         was_shown = memory.id in self._batch.served.get(self._session(episode), set())
-        return self._says(memory.line if was_shown else memory.content or "", episode)
+        return self._says(memory.line if was_shown else memory.content or "", memory.line, episode)
 
     def link(self, pair: Any, relation: Relation) -> PlannedLink:
         first, second = self._batch.memory(pair.first), self._batch.memory(pair.second)
@@ -185,14 +193,23 @@ class _Checker:
     def _scope(self, scope: str) -> str:
         return GLOBAL if scope == GLOBAL else self._batch.butler
 
-    def _source(self, proposed: NewFact | UpdatedFact, evidence: Evidence) -> SourceKind:
+    def _source(self, proposed: NewFact | UpdatedFact, predicate: str, evidence: Evidence) -> SourceKind:
         claimed = proposed.source_kind is SourceKind.USER_STATED
-        stated = claimed and any(self._says(proposed.content, episode) for episode in evidence.episodes)
+        fact = f"{predicate} {proposed.content}"
+        stated = claimed and any(self._says(proposed.content, fact, episode) for episode in evidence.episodes)
         return SourceKind.USER_STATED if stated else SourceKind.AGENT_INFERRED
 
-    def _says(self, content: str, episode: Episode) -> bool:
-        """The user says it there, in these words or nearly."""
-        return _share(stems(content), _all_of(self._own[episode.id])) >= SAID_SHARE
+    def _says(self, content: str, fact: str, episode: Episode) -> bool:
+        """The user says it there, in these words or nearly, and not that it is otherwise: "I do not live in Berlin"
+        has all the words of a fact about Berlin. A fact that itself denies something may be said by denying it, and an
+        allergy by "no nuts", but not by "not allergic"."""
+        meant = stems(fact.replace("_", " "))
+        own, without = self._own[episode.id], _roots(meant & _DOES_WITHOUT)
+        if without:
+            own = [said for said in own if not denies(said) or without.isdisjoint(_roots(said))]
+        elif not denies(meant):
+            own = self._affirmed[episode.id]
+        return _share(stems(content), _all_of(own)) >= SAID_SHARE
 
     def _gives_rule(self, content: str, episode: Episode) -> bool:
         """As it was given: "do not forward it" has all the words of "forward it", and does not say so."""
@@ -209,6 +226,10 @@ class _Checker:
 
 def _all_of(said: Sequence[frozenset[str]]) -> frozenset[str]:
     return frozenset[str]().union(*said)
+
+
+def _roots(words: frozenset[str]) -> frozenset[str]:
+    return frozenset(word[:_ROOT] for word in words)
 
 
 def _share(wanted: frozenset[str], there: frozenset[str]) -> float:

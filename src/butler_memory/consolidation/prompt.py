@@ -75,17 +75,19 @@ def _section(title: str, lines: Sequence[str]) -> str:
 
 
 def _fitting(batch: Batch, memories: Sequence[KnownT], touched: frozenset[str], room: int) -> list[str]:
-    """All while they fit; else those first that share most words with the episodes, then the latest confirmed."""
+    """All while they fit; else those first that share most words with the episodes, then the latest confirmed.
+
+    One that is too long for the rest of the room is passed over: a long text shares words with everything.
+    """
     lines = [_known(batch, memory) for memory in memories]
     if sum(map(len, lines)) <= room:
         return lines
     shared = [len(stems(memory.line) & touched) for memory in memories]
     chosen: list[int] = []
     for place in sorted(range(len(lines)), key=lambda n: (-shared[n], n)):
-        room -= len(lines[place])
-        if room < 0:
-            break
-        chosen.append(place)
+        if len(lines[place]) <= room:
+            room -= len(lines[place])
+            chosen.append(place)
     return [lines[place] for place in sorted(chosen)]
 
 

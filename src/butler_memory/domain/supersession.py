@@ -122,9 +122,9 @@ def decide(
 
 
 def decide_reading(
-    decision: Decision, request: StoreFact, said_at: datetime, holder_said_at: datetime | None
+    decision: Decision, request: StoreFact, said_at: datetime, last_said_at: datetime | None
 ) -> Decision:
-    """The same for a statement that consolidation read, and that was said at `said_at`.
+    """The same for a statement that consolidation read: said at `said_at`, and what is known `last_said_at`.
 
     It may be old news, which neither retires nor confirms; what was only inferred retires nothing that the user stated;
     and what a reader thinks a fact is worth changes nothing about one that is known.
@@ -132,10 +132,10 @@ def decide_reading(
     match decision:
         case Strengthen(existing, confirms, changes):
             kept = {name: value for name, value in changes.items() if name in ("source_kind", "confidence")}
-            confirms = confirms and said_at > existing.last_confirmed_at
+            confirms = confirms and said_at >= (last_said_at or existing.created_at)
             return Strengthen(existing, confirms, kept) if confirms or kept else Keep(existing)
         case Replace(existing, inherited):
-            if said_at < (holder_said_at or existing.created_at):
+            if said_at < (last_said_at or existing.created_at):
                 return ArriveLate(existing)
             worth = {name: getattr(existing, name) for name in ("importance", "tags")}
             return contested_or(Replace(existing, inherited | worth), request)

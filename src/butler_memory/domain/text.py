@@ -38,6 +38,8 @@ _PIVOTS = frozenset(
     ).split()
 )
 _DENIALS = frozenset("not never neither nor without".split())
+# Up to where a clause takes it back, or to its end. "Do not forget that it is so" says that it is so.
+_DENIED = re.compile(r"\b(?:not(?! (?:forget|only)\b)|no|never|neither|nor|without)\b.*?(?=\bbut\b|$)", re.DOTALL)
 # Endings of inflection. Other suffixes make other words: import and important, universe and university.
 _INFLECTION = re.compile(r"[a-z]?(?:s|es|ies|d|ed|ied|ing|ings)|[ey]?")
 _LONGEST_INFLECTION = 5
@@ -93,6 +95,11 @@ def meaning_of(content: str) -> Callable[[str], bool]:
 def stems(content: str) -> frozenset[str]:
     """The words of a text, for asking how much two texts share."""
     return frozenset(_stem(word) for word in _words(content) if word not in _FILLER)
+
+
+def affirmed(clause: str) -> str:
+    """What a clause says to be so: "not in Paris but in Berlin" says Berlin, "I am not allergic to nuts" no nuts."""
+    return _DENIED.sub(" ", _said(clause))
 
 
 def denies(said: frozenset[str]) -> bool:

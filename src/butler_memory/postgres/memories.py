@@ -99,25 +99,25 @@ async def said_in_session(
     return frozenset(row["entity_id"] for row in await found.fetchall())
 
 
-async def last_said_at(conn: Conn, tenant: str, fact: UUID) -> datetime | None:
-    """When a fact was last said: in an episode that is evidence for it, or by somebody who called us directly."""
+async def last_said_at(conn: Conn, tenant: str, kind: MemoryType, memory_id: UUID) -> datetime | None:
+    """When a memory was last said: in an episode that is evidence for it, or by somebody who called us directly."""
     found = await conn.execute(
         """
         WITH in_episodes AS (
             SELECT max(coalesce(e.occurred_at, t.occurred_at)) AS said_at FROM memory.memory_links l
             LEFT JOIN memory.episodes e ON (e.tenant_id, e.id) = (l.tenant_id, l.target_id)
             LEFT JOIN memory.episode_tombstones t ON (t.tenant_id, t.id) = (l.tenant_id, l.target_id)
-            WHERE l.tenant_id = %(tenant)s AND l.source_type = 'fact' AND l.source_id = %(fact)s
+            WHERE l.tenant_id = %(tenant)s AND l.source_type = %(kind)s AND l.source_id = %(id)s
               AND l.target_type = 'episode' AND l.relation = 'derived_from'
         ),
         directly AS (
             SELECT max(occurred_at) AS said_at FROM memory.memory_events
-            WHERE tenant_id = %(tenant)s AND entity_type = 'fact' AND entity_id = %(fact)s
+            WHERE tenant_id = %(tenant)s AND entity_type = %(kind)s AND entity_id = %(id)s
               AND event_type IN ('created', 'confirmed', 'restored') AND actor NOT LIKE 'job:%%'
         )
         SELECT greatest(e.said_at, d.said_at) AS said_at FROM in_episodes e, directly d
         """,
-        {"tenant": tenant, "fact": fact},
+        {"tenant": tenant, "kind": kind, "id": memory_id},
     )
     row = await found.fetchone()
     return row["said_at"] if row else None

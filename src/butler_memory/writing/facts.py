@@ -145,10 +145,10 @@ class Statement:
         return frozenset.intersection(*heard)
 
     async def _known_since(self, conn: Conn, decision: Decision) -> datetime | None:
-        """When what would be replaced was last said in an episode."""
-        if not isinstance(decision, Replace):
+        """When what would be replaced or confirmed was last said."""
+        if not isinstance(decision, Replace | Strengthen):
             return None
-        return await memories.last_said_at(conn, self.who.tenant, decision.existing.id)
+        return await memories.last_said_at(conn, self.who.tenant, MemoryType.FACT, decision.existing.id)
 
     async def _locate(self, conn: Conn, scopes: list[str]) -> tuple[_Place, list[Fact]]:
         """Scope omitted: the first live match in own project, own butler, global; none: global (F5).
@@ -204,8 +204,7 @@ class Statement:
         return Written(MemoryType.FACT, existing.id, WriteOutcome.DUPLICATE, existing.condition, links=links)
 
     async def _strengthen(self, conn: Conn, decision: Strengthen) -> Written:
-        heard = min(self.now, self.said_at or self.now)
-        change = strengthen(self.desk, decision.existing, heard, confirm=decision.confirms, changes=decision.changes)
+        change = strengthen(self.desk, decision.existing, self.now, confirm=decision.confirms, changes=decision.changes)
         links = self._evidence_links()
         await apply(conn, self.author, [replace(change, links=links, noted=SAID_AGAIN)])
         outcome = WriteOutcome.CONFIRMED if decision.confirms else WriteOutcome.DUPLICATE
@@ -244,7 +243,7 @@ class Statement:
     async def _settling(self, conn: Conn, on_key: Sequence[Fact], written: Written) -> Written:
         """Also where it is old news about what is known, it may be newer than a claim, or older."""
         for claim in claims_settled(self.request, on_key, replaced=written.superseded_id is not None):
-            claimed_at = await memories.last_said_at(conn, self.who.tenant, claim.id) or claim.created_at
+            claimed_at = await memories.last_said_at(conn, self.who.tenant, MemoryType.FACT, claim.id) or claim.created_at
             if self.said_at is None or claimed_at <= self.said_at:
                 await apply(conn, self.author, [retire(claim, self.now)])
                 written = replace(written, settled=(*written.settled, claim.id))
