@@ -54,10 +54,9 @@ _VERB = any_of(
 )
 _JOINING = any_of("and but so because since as though although while yet or then")
 _BETWEEN = re.compile(
-    rf"(?:\s*(?:[,;:—–]|\s-)\s+(?:{_JOINING}\s+)?|\s+(?:and|but|so|because|since|though|although|"
-    rf"while)\s+)(?:now |then |that |also )?(?={_SUBJECT}\b)"
-    rf"|,?\s+(?:and|but)\s+(?={_VERB}\b)|,\s+(?:and )?(?=(?:based|living|working) (?:in|at|for|"
-    rf"as)\b)|\s+(?=based in\b)|\s*(?:;|—|–)\s+|\s+-\s+"
+    rf"(?:\s*(?:[,;:—–]|\s-)\s+(?:{_JOINING}\s+)?|\s+(?:and|but|so|because|since|though|although|while)\s+)(?:now |"
+    rf"then |that |also )?(?={_SUBJECT}\b)|,?\s+(?:and|but)\s+(?={_VERB}\b)|,\s+(?:and )?(?=(?:based|living|working) "
+    rf"(?:in|at|for|as)\b)|\s+(?=based in\b)|\s*(?:;|—|–)\s+|\s+-\s+"
 )
 
 

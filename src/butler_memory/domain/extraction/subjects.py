@@ -88,7 +88,7 @@ def _kin_of(clause: str, whose: str, voice: Voice, known: People) -> Found | Non
         known.known.add(name)
         return Found("", "", (replace(claim_of(voice, USER, predicate, name), wrong=said["wrong"] or ""),))
     name = person(rest.removeprefix(", "))
-    if name:
+    if name and (rest[0] != "," or rest.count(",") > 1):  # not "my sister, Bob and I"
         known.known.add(name)
         after = rest.removeprefix(", ")[len(name) :].lstrip(", ")
         return Found(name, after, (claim_of(voice, USER, predicate, name),))
@@ -105,6 +105,7 @@ def _named(clause: str, voice: Voice, known: People) -> Found | None:
     if not own and (related := _RELATED.match(rest)):
         known.known.add(name)
         return Found("", "", (claim_of(voice, USER, words.KIN[related["kin"]], name),))
-    if own or GOES_ON.match(rest):
+    verb = GOES_ON.match(rest)
+    if own or (verb and verb[0].endswith("s")):  # pandas live in China
         return Found(name, f"'s {rest}" if own else rest)
     return None
