@@ -97,7 +97,8 @@ def _owned(text: str) -> list[str]:
 
 def _wanted(text: str) -> list[str]:
     value = values.one(text)
-    return [value] if value and values.is_general(value.removeprefix("not ").removeprefix("to ")) else []
+    meant = value.removeprefix("not ").removeprefix("to ").removesuffix(" this year")
+    return [value] if value and values.is_general(meant) else []
 
 
 def _preferred(text: str) -> list[str]:
@@ -151,6 +152,7 @@ def _row(predicate: str, said: str, shape: Shape, only: str = "", written: str =
     return Pattern(predicate, re.compile(said), shape, re.compile(only) if only else None, written)
 
 
+# fmt: off
 PATTERNS: tuple[Pattern, ...] = (
     # identity
     _row("name", rf"'s name is (?!{words.NATIONALITY}\b)(?P<value>{words.PERSON}){_END}", _name),
@@ -166,214 +168,102 @@ PATTERNS: tuple[Pattern, ...] = (
     _row("birthplace", rf"(?:{_BE} originally from|'s (?:hometown|birthplace) is) ...", _place),
     _row("birthplace", rf"{_BE} from (?P<value>{words.PROPER}) originally", _proper),
     _row("nationality", rf"{_BE} (?:an? )?(?P<value>{words.NATIONALITY}){_STOP}", _as_said),
-    _row(
-        "native_language",
-        rf"'s (?:native language|first language|mother tongue) is (?P<value>{words.LANGUAGE})",
-        _as_said,
-    ),
+    _row("native_language", rf"'s (?:native language|first language|mother tongue) is (?P<value>{words.LANGUAGE})",
+         _as_said),
     _row("native_language", rf"{_BE} a native (?P<value>{words.LANGUAGE}) speaker", _as_said),
-    _row(
-        "language",
-        rf"(?:speaks?|{_BE} fluent in|'s languages are) (?:fluent |native |both )?(?P<value>.+)",
-        _things,
-        words.LANGUAGE,
-    ),
+    _row("language", rf"(?:speaks?|{_BE} fluent in|'s languages are) (?:fluent |native |both )?(?P<value>.+)", _things,
+         words.LANGUAGE),
     _row("timezone", r"'s time ?zone is (?P<value>[A-Z][\w/+:-]*(?: (?:[A-Z]\w+|time))*)", _as_said),
-    _row(
-        "timezone",
-        rf"{_BE} (?:in|on) (?:the )?(?P<value>[A-Z][\w/+:-]*(?: [A-Z]\w+)?) time ?(?:zone)?{_STOP}",
-        _as_said,
-    ),
+    _row("timezone", rf"{_BE} (?:in|on) (?:the )?(?P<value>[A-Z][\w/+:-]*(?: [A-Z]\w+)?) time ?(?:zone)?{_STOP}",
+         _as_said),
     _row("blood_type", r"'s blood type is (?P<value>(?:AB|A|B|O)(?: ?[+-]| (?:positive|negative))?)(?!\w)", _as_said),
     _row("marital_status", rf"{_BE} (?P<value>married|divorced|widowed|single)(?=$|[.;!(]| (?:and|but)\b)", _as_said),
     # health and diet
     _row("allergy", rf"{_BE} (?:\w+ly |very )?allergic to ...", _things, words.ALLERGEN),
-    _row(
-        "allergy",
-        rf"(?:{_HAVE} (?:an? )?(?!no )(?:\w+ )?allerg(?:y|ies) to|'s allergies (?:are|include)) ...",
-        _things,
-        words.ALLERGEN,
-    ),
-    _row(
-        "allergy",
-        rf"{_HAVE} (?:an? )?(?:severe |bad |mild )?(?P<value>[\w-]+(?: [\w-]+)?) allergy{_END}",
-        _one,
-        words.ALLERGEN,
-    ),
+    _row("allergy", rf"(?:{_HAVE} (?:an? )?(?!no )(?:\w+ )?allerg(?:y|ies) to|'s allergies (?:are|include)) ...",
+         _things, words.ALLERGEN),
+    _row("allergy", rf"{_HAVE} (?:an? )?(?:severe |bad |mild )?(?P<value>[\w-]+(?: [\w-]+)?) allergy{_END}", _one,
+         words.ALLERGEN),
     _row("medical_condition", rf"{_BE} (?:an? )?(?P<value>(?:type [12] )?{words.BEING_ILL}){_END}(?! as\b)", _as_said),
-    _row(
-        "medical_condition",
-        rf"{_ILL_VERB} (?!.* when\b|(?:an? |\w+ )*migraine\b)(?:(?:terrible|bad|awful|really bad) )?(?P<value>.+?)(?= "
-        rf"(?:last|in \d+|since|as|for|at \d+|a few|two|ago|every)\b|$)",
-        _things,
-        words.ILLNESS,
-    ),
-    _row(
-        "medication",
-        rf"(?:takes?|{_BE} taking|{_BE} on|{_BE} prescribed) (?P<value>.+?)(?= (?:for|every|twice|once|"
-        rf"each|daily|in|at|a)\b|$)",
-        _things,
-        words.MEDICINE,
-    ),
-    _row(
-        "dietary_restriction",
-        rf"{_BE} (?:an? )?(?:strict |lifelong |ethical )?(?P<value>{words.DIET}){_DIET_END}",
-        _as_said,
-    ),
+    _row("medical_condition", rf"{_ILL_VERB} (?!.* when\b|(?:an? |\w+ )*migraine\b)(?:(?:terrible|bad|awful|really "
+         rf"bad) )?(?P<value>.+?)(?= (?:last|in \d+|since|as|for|at \d+|a few|two|ago|every)\b|$)", _things,
+         words.ILLNESS),
+    _row("medication", rf"(?:takes?|{_BE} taking|{_BE} on|{_BE} prescribed) (?P<value>.+?)(?= (?:for|every|twice|once|"
+         rf"each|daily|in|at|a)\b|$)", _things, words.MEDICINE),
+    _row("dietary_restriction", rf"{_BE} (?:an? )?(?:strict |lifelong |ethical )?(?P<value>{words.DIET}){_DIET_END}",
+         _as_said),
     _row("dietary_restriction", r"(?:do not|does not|cannot) (?:eat|have|drink) ...", _no, rf"no {words.FOOD}"),
     _row("dietary_restriction", r"(?:avoids?|never eats?) ...", _no, rf"no {words.FOOD}"),
-    _row(
-        "dietary_restriction",
-        rf"(?:keeps?|(?:only )?eats?(?: only)?|follows?(?=.* diet)|{_BE} on) (?:an? |strictly "
-        rf")?(?P<value>{words.DIET_STYLE})(?: diet| food)?{_END}",
-        _as_said,
-    ),
+    _row("dietary_restriction", rf"(?:keeps?|(?:only )?eats?(?: only)?|follows?(?=.* diet)|{_BE} on) (?:an? |strictly "
+         rf")?(?P<value>{words.DIET_STYLE})(?: diet| food)?{_END}", _as_said),
     # home and work
-    _row(
-        "home",
-        rf"(?:lives?|{_BE} (?:living|based|residing)|resides?|{_HAVE} been living|{_HAVE} lived(?=.* (?:for|"
-        rf"since|all my)\b)) (?:alone |together )?in ...",
-        _place,
-    ),
+    _row("home", rf"(?:lives?|{_BE} (?:living|based|residing)|resides?|{_HAVE} been living|{_HAVE} lived(?=.* (?:for|"
+         rf"since|all my)\b)) (?:alone |together )?in ...", _place),
     _row("home", rf"(?:{_HAVE} )?(?:moved|relocated) (?:here )?to ...", _place),
-    _row(
-        "employer",
-        rf"(?:(?:works?|{_BE} working|{_HAVE} been working|started (?:a new job|work|working)) (?:at|for)|"
-        rf"{_BE} employed (?:at|by)) ...",
-        _proper,
-    ),
-    _row(
-        "employer",
-        rf"(?:works?|{_BE} working) (?:at|for) (?P<value>(?:an?|the) (?:[\w-]+ ){{0,2}}{words.ORGANISATION}){_END}",
-        _as_said,
-    ),
+    _row("employer", rf"(?:(?:works?|{_BE} working|{_HAVE} been working|started (?:a new job|work|working)) (?:at|for)|"
+         rf"{_BE} employed (?:at|by)) ...", _proper),
+    _row("employer", rf"(?:works?|{_BE} working) (?:at|for) (?P<value>(?:an?|the) (?:[\w-]+ "
+         rf"){{0,2}}{words.ORGANISATION}){_END}", _as_said),
     _row("employer", rf"(?:works?|{_BE} working) as (?:an? )?[\w -]{{3,40}}? (?:at|for) ...", _proper),
     _row("employer", rf"(?:have |has )?joined (?P<value>.+?)(?= (?:as an?|in 20\d\d|in (?:{_MONTHS}))\b)", _place),
-    _row(
-        "job",
-        rf"(?:works?|{_BE} working|{_BE} employed) as (?:an? (?!team\b|unit\b|group\b|pair\b|slave\b|matter\b|"
-        rf"result\b)|(?:the )?(?=(?:[\w-]+ ){{0,3}}{words.TRADE}\b))(?P<value>[a-z][\w' -]{{1,50}}?)(?= "
-        rf"(?:at|for|in|with|from)\b|$|,)",
-        _one,
-    ),
-    _row(
-        "job",
-        rf"(?:works?|{_BE} working) (?:at|for) (?:the )?{words.PROPER} as (?:an? )?(?P<value>[a-z][\w' "
-        rf"-]{{1,50}}?)(?= (?:in|with|from)\b|$|,)",
-        _one,
-    ),
-    _row(
-        "job",
-        rf"(?:{_BE} an?|'s (?:job|profession|occupation) is) (?!(?:(?!and |who |with |at |for |in )[\w-]+ "
-        rf")*(?:{_UNLIKELY})\b)(?P<value>(?:[\w-]+ ){{0,3}}{words.TRADE}){_JOB_END}",
-        _as_said,
-    ),
+    _row("job", rf"(?:works?|{_BE} working|{_BE} employed) as (?:an? (?!team\b|unit\b|group\b|pair\b|slave\b|matter\b|"
+         rf"result\b)|(?:the )?(?=(?:[\w-]+ ){{0,3}}{words.TRADE}\b))(?P<value>[a-z][\w' -]{{1,50}}?)(?= (?:at|for|in|"
+         rf"with|from)\b|$|,)", _one),
+    _row("job", rf"(?:works?|{_BE} working) (?:at|for) (?:the )?{words.PROPER} as (?:an? )?(?P<value>[a-z][\w' "
+         rf"-]{{1,50}}?)(?= (?:in|with|from)\b|$|,)", _one),
+    _row("job", rf"(?:{_BE} an?|'s (?:job|profession|occupation) is) (?!(?:(?!and |who |with |at |for |in )[\w-]+ "
+         rf")*(?:{_UNLIKELY})\b)(?P<value>(?:[\w-]+ ){{0,3}}{words.TRADE}){_JOB_END}", _as_said),
     _row("job", rf"{_BE} (?P<value>self-employed|retired|unemployed|freelancing){_STOP}", _as_said),
     _row("education", rf"(?:studied|studies|study|{_BE} studying) (?P<value>[\w ]{{3,40}} at {words.PROPER})", _one),
-    _row(
-        "education",
-        rf"{_HAVE} an? (?P<value>(?:PhD|doctorate|MBA|MSc|BSc|BA|MA|(?:master's|bachelor's)(?: degree)?|degree) in .+)",
-        _one,
-    ),
+    _row("education", rf"{_HAVE} an? (?P<value>(?:PhD|doctorate|MBA|MSc|BSc|BA|MA|(?:master's|bachelor's)(?: degree)?|"
+         rf"degree) in .+)", _one),
     _row("education", r"graduated from ...", _proper),
     _row("employer", rf"{_BE} an? (?!(?:[\w-]+ )*student)(?:[\w-]+ ){{0,3}}{words.TRADE} (?:at|for) ...", _proper),
     _row("employer", r"'s employer is ...", _proper),
     _row("member_of", rf"{_BE} a member of ...", _proper),
     # people and animals
     _row("spouse", rf"{_BE} married to ...", _name),
-    _row(
-        "pet",
-        rf"{_HAVE} (?:an? |one )?(?:{words.PET_LOOKS} )?(?P<value>{words.PET}(?:,? (?:named|called) {words.PERSON})?)"
-        rf"{_OWN_END}",
-        _animal,
-    ),
+    _row("pet", rf"{_HAVE} (?:an? |one )?(?:{words.PET_LOOKS} )?(?P<value>{words.PET}(?:,? (?:named|called) "
+         rf"{words.PERSON})?){_OWN_END}", _animal),
     _row("pet", rf"{_HAVE} (?P<value>{words.COUNT} {words.PETS}){_OWN_END}", _as_said),
     # tastes, hobbies, things
-    _row(
-        "likes",
-        rf"(?:likes?|loves?|enjoys?|adores?|{_BE} (?:an? )?(?:big |huge |great )?fan of|{_BE} fond of) (?!to\b)...",
-        _liked,
-    ),
+    _row("likes", rf"(?:likes?|loves?|enjoys?|adores?|{_BE} (?:an? )?(?:big |huge |great )?fan of|{_BE} fond of) "
+         rf"(?!to\b)...", _liked),
     _row("likes", r"(?:likes?|loves?) (?P<value>to (?!be\b|hear\b|see\b|know\b|think\b|say\b|bother\b).+)", _wanted),
-    _row(
-        "preference",
-        r"(?:likes?|takes?|drinks?) (?:my|his|her|their) (?P<value>(?:coffee|tea|steak|eggs|burgers?|pizza) (?!shop|"
-        r"cup|mug|place|machine|maker|pot|break).+)",
-        _one,
-    ),
-    _row(
-        "dislikes",
-        rf"(?:hates?|dislikes?|detests?|loathes?|cannot stand(?! (?:up|still|on|by|in|straight)\b)|(?:do|does) not "
-        rf"(?:like|enjoy)|{_BE} not a (?:big )?fan of) ...",
-        _liked,
-    ),
-    _row(
-        "preference",
-        r"prefers? (?!to be called|that\b|not to (?:say|answer|talk|discuss|share|comment|disclose|go)\b)...",
-        _preferred,
-    ),
+    _row("preference", r"(?:likes?|takes?|drinks?) (?:my|his|her|their) (?P<value>(?:coffee|tea|steak|eggs|burgers?|"
+         r"pizza) (?!shop|cup|mug|place|machine|maker|pot|break).+)", _one),
+    _row("dislikes", rf"(?:hates?|dislikes?|detests?|loathes?|cannot stand(?! (?:up|still|on|by|in|straight)\b)|(?:do|"
+         rf"does) not (?:like|enjoy)|{_BE} not a (?:big )?fan of) ...", _liked),
+    _row("preference", r"prefers? (?!to be called|that\b|not to (?:say|answer|talk|discuss|share|comment|disclose|"
+         r"go)\b)...", _preferred),
     _row("preference", r"(?:expressed|has|stated) an? (?:strong |clear )?preference for ...", _preferred),
-    _row(
-        "interest",
-        r"expressed (?:an? )?(?:strong )?interest in (?!an? |book|buy|rent|see|hear|know)...",
-        _liked,
-        _NO_OFFER,
-    ),
-    _row(
-        "favorite",
-        r"'s favou?rite (?!part|bit|moment|thing|option|one|version|scene|line)(?P<what>[\w ]{2,30}?) (?:is|are) ...",
-        _one,
-        written="{what}: {}",
-    ),
+    _row("interest", r"expressed (?:an? )?(?:strong )?interest in (?!an? |book|buy|rent|see|hear|know)...", _liked,
+         _NO_OFFER),
+    _row("favorite", r"'s favou?rite (?!part|bit|moment|thing|option|one|version|scene|line)(?P<what>[\w ]{2,30}?) "
+         r"(?:is|are) ...", _one, written="{what}: {}"),
     _row("hobby", r"'s (?:main |biggest |favou?rite )?hobb(?:y|ies) (?:is|are|include) ...", _liked),
     _row("hobby", r"plays? (?P<value>.+?)(?= (?:every|on|with|in|at|for|twice|once|since)\b|$)", _things, words.GAME),
     _row("hobby", r"collects? ...", _liked, rf"(?:[\w-]+ ){{0,3}}{words.COLLECTED}", "collecting {}"),
-    _row(
-        "interest",
-        rf"{_BE} (?:very |really )?(?:into|interested in|passionate about) (?!an? |book|buy|rent|see|hear|know|sell|"
-        rf"hir|join|apply|mov|work|try|week|day|month|year|hour)...",
-        _liked,
-        _NO_OFFER,
-    ),
-    _row(
-        "interest",
-        rf"{_BE} learning (?:how )?...",
-        _things,
-        rf"(?:{words.LANGUAGE}|{words.GAME}|to [a-z]+(?: (?:the )?(?!my|your)[a-z]+)?)",
-        "learning {}",
-    ),
+    _row("interest", rf"{_BE} (?:very |really )?(?:into|interested in|passionate about) (?!an? |book|buy|rent|see|hear|"
+         rf"know|sell|hir|join|apply|mov|work|try|week|day|month|year|hour)...", _liked, _NO_OFFER),
+    _row("interest", rf"{_BE} learning (?:how )?...", _things, rf"(?:{words.LANGUAGE}|{words.GAME}|to [a-z]+(?: (?:the "
+         rf")?(?!my|your)[a-z]+)?)", "learning {}"),
     _row("owns", r"owns? (?!up\b)...", _owned),
-    _row(
-        "owns",
-        rf"{_HAVE} an? (?P<value>(?!rent|hire|loan|borrow|toy|dream|company)(?:[\w-]+ )?{words.BELONGING}){_OWN_END}",
-        _as_said,
-    ),
+    _row("owns", rf"{_HAVE} an? (?P<value>(?!rent|hire|loan|borrow|toy|dream|company)(?:[\w-]+ "
+         rf")?{words.BELONGING}){_OWN_END}", _as_said),
     _row("uses", r"(?:uses? (?:an? )?|(?:drives?|rides?) an? )...", _propers, _NO_TONGUE),
     _row("uses", rf"(?:have |has )?switched to (?P<value>{words.PROPER})", _propers, _NO_TONGUE),
-    _row(
-        "subscription",
-        rf"(?:subscribes? to|{_BE} subscribed to) (?P<value>(?:The )?{words.PROPER})",
-        _as_said,
-        r".*(?<!'s)",
-    ),
+    _row("subscription", rf"(?:subscribes? to|{_BE} subscribed to) (?P<value>(?:The )?{words.PROPER})", _as_said,
+         r".*(?<!'s)"),
+    _row("subscription", rf"{_HAVE} an? (?P<value>{words.PROPER}) (?:subscription|membership){_END}", _as_said),
     _row("habit", rf"(?P<value>(?:usually|normally|typically|generally) {words.ROUTINE}.*)", _one),
-    _row(
-        "habit",
-        rf"(?!(?:run|train) (?:into|out|the|an?|tests?|over|off|low|late|errands|models?|"
-        rf"my)\b)(?P<value>{words.ROUTINE}\b.{{0,40}}? ?\b{_OFTEN})",
-        _one,
-    ),
-    _row(
-        "goal",
-        rf"(?:'s (?:\w+ )?goal (?:this year |for 20\d\d )?is to|{_BE} (?:trying|aiming|hoping) to(?= {_AIM})) ...",
-        _wanted,
-    ),
-    _row(
-        "goal",
-        rf"(?:wants?|would like) to (?P<value>{_AIM}.*)",
-        _wanted,
-    ),
+    _row("habit", rf"(?!(?:run|train) (?:into|out|the|an?|tests?|over|off|low|late|errands|models?|"
+         rf"my)\b)(?P<value>{words.ROUTINE}\b.{{0,40}}? ?\b{_OFTEN})", _one),
+    _row("goal", rf"(?:'s (?:\w+ )?goal (?:this year |for 20\d\d )?is to|{_BE} (?:trying|aiming|hoping) to(?= {_AIM})) "
+         rf"...", _wanted),
+    _row("goal", rf"(?:wants?|would like) to (?P<value>{_AIM}.*)", _wanted),
 )
+# fmt: on
 
 # What replaces what. Where no known fact has the old value, only the last two rows say of what kind the new one is.
 CHANGES: tuple[tuple[str, re.Pattern[str], Shape], ...] = (

@@ -20,9 +20,9 @@ class Rule:
 _POLITE = re.compile(
     r"^(?:(?![^:]{0,40}(?:'s\b| of\b| our\b| his\b| her\b| their\b| self\b| says?\b))[^:]{0,30}\b(?:rule|told you|know "
     r"this|listen|remember|reminder|note|important|request|preference|reminding)\b[^:]{0,20}: |(?:please|pls|plz|great|"
-    r"thanks|perfect|cool|hey|hi|hello|also|and|but|ok|okay|so|oh|actually|btw|by the way|one more thing|important|"
-    r"note|again|remember(?: to| that)?|note that|be sure to|make sure (?:to|you)|I want you to|I would like you to|I "
-    r"need you to|(?:all of you|everyone|(?:all|every)(?: my| the)? (?:agents?|butlers?|"
+    r"thanks|perfect|cool|hey|hi|hello|also|and|but|ok|okay|so|oh|actually|btw|by the way|one more thing(?: for (?:the "
+    r")?future)?|important|note|again|remember(?: to| that)?|note that|be sure to|make sure (?:to|you)|I want you to|I "
+    r"would like you to|I need you to|(?:all of you|everyone|(?:all|every)(?: my| the)? (?:agents?|butlers?|"
     r"assistants?))(?=[,:]))\b[,:]?\s*)+",
     re.IGNORECASE,
 )
@@ -60,7 +60,8 @@ _TO_ANYBODY = re.compile(
     rf"|(?!keep ){IMPERATIVE} (?:me )?(?:it|them|him|her|that|this|those|these|there|here)\b)"
     r"|\byour (?!answers?\b|repl|sources?\b|work\b|reasoning|responses?\b|messages?\b|e?-?mails?\b|summar|suggest|"
     r"code\b|changes\b|notes?\b|calculat|assumptions|steps\b|output|tone\b|own\b|searches)|\bthan you \w+$|\b(?:before|"
-    r"while|until) you (?:leave|serve|speak|eat|cook|drive|go|sleep|drink|leap|judge)|\b(?:that|there|here|again)$",
+    r"while|until) you (?:leave|serve|speak|eat|cook|drive|go|sleep|drink|leap|judge)|\b(?:that|there|(?<!are "
+    r")(?<!is )here|again)$",
     re.IGNORECASE,
 )
 _DO = re.compile(rf"^(?:do not |never |always )?{IMPERATIVE}\b", re.IGNORECASE)

@@ -72,8 +72,8 @@ def clauses(sentence: str) -> list[str]:
 
 
 def _without_quotes(text: str) -> str:
-    """What is quoted becomes one mark, except for a name or a single word that somebody put in quotation marks."""
-    return _QUOTES.sub(lambda m: QUOTED if _NOT_A_NAME.search(m[0][1:-1]) else m[0][1:-1], text)
+    """What is quoted becomes one mark, except for a name or a word or two that somebody put in quotation marks."""
+    return _QUOTES.sub(lambda m: QUOTED if _NOT_A_NAME.search(m[0][1:-1]) else f'"{m[0][1:-1]}"', text)
 
 
 def _joined(lines: list[str]) -> Iterator[str]:

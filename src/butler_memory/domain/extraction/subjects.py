@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field, replace
 
 from butler_memory.domain.extraction import vocabulary as words
-from butler_memory.domain.extraction.values import person
+from butler_memory.domain.extraction.values import people, person
 from butler_memory.domain.extraction.voices import USER, Claim, Voice, claim_of
 
 # "My wife is vegan" is about one person, "my friend is vegan" may be about any of them.
@@ -87,6 +87,8 @@ def _kin_of(clause: str, whose: str, voice: Voice, known: People) -> Found | Non
     if (said := _KIN_NAMED.match(rest)) and not _NOT_NAMES.match(said["name"]) and (name := person(said["name"])):
         known.known.add(name)
         return Found("", "", (replace(claim_of(voice, USER, predicate, name), wrong=said["wrong"] or ""),))
+    if said := re.match(r"(?:are (?:called|named)|'s names are|names are) (?P<names>.+)", rest):
+        return Found("", "", tuple(claim_of(voice, USER, predicate, name) for name in people(said["names"])))
     name = person(rest.removeprefix(", "))
     if name and (rest[0] != "," or rest.count(",") > 1):  # not "my sister, Bob and I"
         known.known.add(name)

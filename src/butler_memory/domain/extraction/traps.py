@@ -51,11 +51,22 @@ TRAPS: tuple[Trap, ...] = (
     _trap(
         "taken back",
         Reach.BEFORE,
-        r"^(?:(?:actually|no|oh|wait|sorry|ok|hmm|well),? )*(?:scratch that|never ?mind|forget (?:that|it|what i said)|"
-        r"(?:i (?:am|was) )?(?:just |only )?(?:kidding|joking)|jk\b|ignore that|i made (?:that|it) up|that was (?:a "
-        r"joke|wrong)|(?:that is )?not true|well,? no\b|i lied|i take that back|strike that|no,? wait|wrong,)",
+        r"^(?:(?:actually|no|nah|oh|wait|sorry|ok|hmm|well|(?:ha){2,}h?|lo+l),? )*(?:scratch that|never ?mind|forget "
+        r"(?:that|it|what i said)|(?:i (?:am|was) )?(?:just |only |totally )?(?:kidding|joking|messing|teasing|pulling "
+        r"your|bluffing)|jk\b|ignore that|i made (?:that|it) up|that was (?:a joke|wrong)|(?:that is )?not true|well,? "
+        r"no\b|i lied|nah\b|please do not\W*$|i take that back|strike that|no,? wait|wrong,)",
         r"^(?:lo+l|(?:ha){2,}h?|rofl|lmao|just kidding|jk|not|as if|yeah right|said (?:nobody|no one)(?: "
         r"ever)?)[\s!.)]*$",
+        r"^(?:gotcha|psych|oops,? wrong|wrong (?:window|chat|thread|person)|nope,? not (?:really|true)|or (?:do|am|is|"
+        r"does) (?:I|it|he|she)\b|in my dreams|(?:well,? )?i wish|(?:sorry,? )?i meant\b|i mean (?-i:[A-Z])\w*|"
+        r"correction(?=:)|so (?:says?|said)|said (?-i:[A-Z])\w*|at least not|(?:just|only) for (?:fun|now|this|"
+        r"today)|for fun|"
+        r"my \w+ (?:typed|wrote) (?:that|this)|that (?:is|was) (?:autocorrect|what (?:he|she|they|her|his|my)|for my|"
+        r"(?:my|her|his) \w+ (?:line|form|text)))\b",
+        # "Translate that": what came before was a text.
+        r"^(?:please |now |and |can you |could you )*(?:translate|proofread|rephrase|paraphrase|correct) (?:that|"
+        r"it)\b[^:]*$|"
+        r"^how (?:do|would|can) (?:you|I|we) say (?:that|it)\b",
         r"^[\s😂🤣😜😝😛🙃]+$|^/s$",
     ),
     _trap(
@@ -84,11 +95,11 @@ TRAPS: tuple[Trap, ...] = (
         r"^(?:dear (?!butler|claude|assistant)|ladies and gentlemen|to whom it may concern|(?:hello|hi|hey|good \w+),? "
         r"(?:everyone|everybody|folks|team)\b)",
         r"\b(?:make|turn|put|get|say) (?:this|that|these) .{0,30}\b(?:sound|in|into|more|less|\w+er)\b|\bwrong here\b|"
-        r"\b(?:which|what) (?:\w+ )?(?:is|are) (?:the )?(?:better|correct|right|wrong|mistakes?|errors?)\b|"
+        r"\b(?:which|what) (?:\w+ )?(?:is|are) (?:the )?(?:better|correct|right|wrong|mistakes?|errors?)\W*$|"
         r"\bnative\b.* say\b",
         r"\b(?:homework|exercise \d|lesson(?: \d+)?(?=:)|riddles?|charades|guess (?:who|which|the)|two truths|never "
-        r"have I ever|alter ego|(?:writing|speaking|answer\w*) as|on \w+ behalf|you are me|captions?|slogan|tagline|"
-        r"hashtags?|tattoo|limerick|haiku)\b",
+        r"have I ever|alter ego|(?:first|last|opening|closing) (?:line|sentence)s?|(?:writing|speaking|answer\w*) as|"
+        r"on \w+ behalf|you are me|captions?|slogan|tagline|hashtags?|tattoo|limerick|haiku)\b",
         r"\b(?:example|sample|test) (?:sentence|text|message|input|user|data)\b|\bpretend\b|\bhow do you say\b",
         # What a heading announces is somebody's text, unless it announces the user.
         r"^(?!.*\b(?:me|my|I|rules?|preferences?|know|remember|facts?|notes?|learned|user|summary)\b).*:$",
@@ -102,15 +113,16 @@ TRAPS: tuple[Trap, ...] = (
         "joke",
         Reach.SENTENCE,
         r"\b(?:lo+l|lmao|rofl|(?:ha){2,}h?|hehe|jk|just kidding|joking|yeah right|as if|oh sure|call me crazy|sure,? "
-        r"because|trust me|dammit|damn it|cannot lie|said (?:nobody|no one)|killed my father)\b|\.\.\. ?not\b",
+        r"because|trust me|dammit|damn it|cannot lie|messing with you|pulling your leg|april fools?|said (?:nobody|"
+        r"no one)|killed my father)\b|\.\.\. ?not\b",
         r"[😂🤣😜😝😛🙃😉]|(?:^|\s)(?:/s|:P|;-?\)|:-?D|xD)(?:$|\W)",
     ),
     _trap(
         "secret",
         Reach.SENTENCE,
         r"\b(?:password|passcode|passphrase|pin|api key|secret|token|credit card|debit card|iban|account number|"
-        r"passport|social security|ssn|licen[cs]e number|(?:phone|mobile|cell) (?:number|is)|cvv|private key|login|"
-        r"credentials?)\b",
+        r"passport (?:number|no\b|is)|social security|ssn|licen[cs]e number|(?:phone|mobile|cell) (?:number|is)|cvv|"
+        r"private key|login|credentials?)\b",
         r"(?<!\d)(?!\d{4}-\d\d-\d\d)\d[\d\s().-]{6,}\d",
         r"\bsk-\w|\S@\S|://",
     ),
@@ -120,7 +132,8 @@ TRAPS: tuple[Trap, ...] = (
         r"^(?:(?:so|and|but|ok|well|now),? )*(?:imagine|suppose|assum(?:e|ing)|say I|say my|picture|what if|supposing|"
         r"if only|as if|let us say|let is say|let me say|in case|unless|provided|for the sake of|hypothetically|"
         r"theoretically)\b",
-        r"\b(?:hypothetical(?:ly)?|if I were|if he were|if she were|as though|wish|wishes|would have|supposedly|in "
+        r"\b(?:hypothetical(?:ly)?|if I were|if he were|if she were|as though|wish|wishes|would have|supposedly|or "
+        r"so \w+|on paper|he wrote|she wrote|in "
         r"theory|allegedly|for the sake of argument|in another life|let us say|one day I will)\b",
     ),
     _trap(
@@ -140,7 +153,7 @@ TRAPS: tuple[Trap, ...] = (
         "quote",
         Reach.SENTENCE,
         QUOTED,
-        r"(?-i:[A-Z])\w+: (?:I|my|we)\b",
+        r"(?-i:[A-Z])\w*: (?:I|my|we)\b",
         r"[,.!] (?:said|says|joked|replied|quipped|laughed|shouted) \w",
     ),
 )
@@ -183,7 +196,7 @@ CONDITION = re.compile(
     re.I,
 )
 MOMENTARY = re.compile(
-    r"\b(?:today|tonight|right now|at the moment|(?:in|for|on|at) this|here|until|till|this (?:morning|evening|"
-    r"afternoon|week|time)|for now|temporarily|just this once)\b",
+    r"\b(?:today|tonight|right now|at the moment|(?:in|for|on|at) this|here|until|till|for another|this (?:morning|"
+    r"evening|afternoon|week|time)|for now|temporarily|just this once)\b",
     re.IGNORECASE,
 )

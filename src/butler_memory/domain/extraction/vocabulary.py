@@ -30,14 +30,24 @@ PET = any_of(
     "canary snake labrador poodle beagle dachshund corgi bulldog terrier retriever shepherd "
     "whippet greyhound pug collie spaniel chihuahua husky cockatiel parakeet gecko iguana donkey goat pony",
     "guinea pig",
+    "golden retriever",
+    "labrador retriever",
+    "german shepherd",
+    "border collie",
+    "cocker spaniel",
+    "french bulldog",
+    "maine coon",
+    "siamese cat",
+    "persian cat",
 )
 PETS = any_of(
-    "dogs cats puppies kittens parrots hamsters rabbits horses turtles goldfish chickens budgies bees ducks goats ponies tortoises",
+    "dogs cats puppies kittens parrots hamsters rabbits horses turtles goldfish chickens budgies bees ducks goats "
+    "ponies tortoises",
     "guinea pigs",
 )
 PET_LOOKS = any_of(
-    "old young little small big large black white brown grey gray golden ginger tabby rescue lazy elderly pet house "
-    "lovely sweet fluffy new senior spotted blind deaf crazy cute beautiful siamese persian french wonderful"
+    "old young little small big large black white brown grey gray ginger tabby rescue lazy elderly pet house "
+    "lovely sweet fluffy new senior spotted blind deaf crazy cute beautiful wonderful"
 )
 COUNT = any_of("two three four five six seven 2 3 4 5 6 7")
 
@@ -162,7 +172,9 @@ NATIONALITY = any_of(
     "Austrian Swedish Norwegian Danish Finnish Polish Czech Greek Turkish Russian Ukrainian Egyptian Moroccan Israeli "
     "Indian Pakistani Chinese Japanese Korean Vietnamese Thai Indonesian Filipino Australian Canadian Mexican "
     "Brazilian Argentinian Colombian Chilean Peruvian Nigerian Ghanaian Kenyan Ethiopian Iranian Romanian Hungarian "
-    "Bulgarian Serbian Croatian Icelandic"
+    "Bulgarian Serbian Croatian Icelandic Estonian Latvian Lithuanian Slovak Slovenian Bosnian Albanian Georgian "
+    "Armenian Lebanese Syrian Tunisian Algerian Senegalese Tanzanian Ugandan Malaysian Singaporean Taiwanese Cuban "
+    "Venezuelan Ecuadorian Bolivian Uruguayan Jamaican Maltese Cypriot"
 )
 # The last word of what somebody is by trade; up to three words may stand before it.
 TRADE = any_of(
@@ -195,7 +207,8 @@ GAME = any_of(
     "tennis chess football soccer basketball volleyball badminton golf hockey rugby squash "
         "cricket padel bridge poker go "
     "handball baseball piano guitar violin cello drums flute saxophone trumpet bass harp clarinet banjo ukulele "
-    "accordion viola oboe", "table tennis", "video games", "board games", "the piano",
+    "accordion viola oboe bassoon trombone tuba mandolin harmonica recorder sitar lute",
+    "table tennis", "video games", "board games", "the piano",
 )  # fmt: skip
 # The last word of what people collect for pleasure: parcels and debts are collected, too.
 COLLECTED = any_of(
@@ -205,12 +218,13 @@ COLLECTED = any_of(
     "clocks guitars ornaments miniatures trains bears games consoles instruments orchids succulents globes radios "
     "plates badges pins patches banknotes matchboxes crystals gemstones"
 )
-ROUTINE = any_of(
+_ROUTINES = any_of(
     "run runs swims jogs walks cycles meditates swim jog walk cycle meditate train practice "
         "practise journal read stretch", "go to", "go for", "wake up",
     "get up", "work out", "go running", "go swimming", "have breakfast", "have lunch", "have dinner", "eat breakfast",
     "eat dinner", "eat lunch", "drink coffee", "do yoga", "go to bed", "call my", "visit my", "cook dinner",
 )  # fmt: skip
+ROUTINE = rf"(?:{_ROUTINES}|go [a-z]+ing)"
 EVENT = any_of(
     "appointment appt meeting exam interview checkup check-up surgery operation lesson class reservation dinner lunch "
     "call test dentist doctor haircut therapy session deadline concert presentation workshop conference viewing "
