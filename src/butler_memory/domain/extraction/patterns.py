@@ -21,13 +21,15 @@ _END = (
     r"(?=$|[,.;!(]| (?:and|but|with|in|at|for|since|who|from|near|so|because|as|on|these|too|by|btw|though|now|working|"
     r"of (?:\d|[A-Z]))\b)"
 )
-_OWN_END = r"(?=$|[,.;!(]| (?:and|but|so|because|since|at home)\b)"
+_OWN_END = r"(?=$|[,.;!(]| (?:and|but|so|because|since|now|at home)\b)"
 _JOB_END = (
-    r"(?=$|[,.;!(]| (?:and|but|who|with|since|near|from|so|because|as well|too|these|btw|though|working|by (?:trade|"
+    r"(?=$|[,.;!(]| (?:and|but|who|with|since|near|from|so|because|as well|too|now|these|btw|though|working|by "
+    r"(?:trade|"
     rf"profession|training))\b| (?:in|at|for|of) (?:the )?(?:\d|[A-Z]|(?:an? )?(?:[\w-]+ )?{words.ORGANISATION}\b))"
 )
 _DIET_END = (
-    r"(?=$|[,.;!(]| (?:and|but|with|since|who|so|because|these|too|btw|by the way|though|now|for (?:\d|\w+ reasons))\b)"
+    r"(?=$|[,.;!(]| (?:and|but|with|since|who|so|because|these|too|btw|by the way|though|now|for (?:\d|\w+ "
+    r"(?:reasons|years)))\b)"
 )
 _STOP = r"(?=$|[,.;!(]| (?:and|but|so|because)\b)"
 _MONTHS = "January|February|March|April|May|June|July|August|September|October|November|December"

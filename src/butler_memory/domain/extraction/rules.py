@@ -18,7 +18,8 @@ class Rule:
 
 
 _POLITE = re.compile(
-    r"^(?:(?![^:]{0,40}(?:'s\b| of\b| our\b| his\b| her\b| their\b| self\b| says?\b))[^:]{0,30}\b(?:rule|told you|know "
+    r"^(?:(?=[^:]{1,70}: )(?![^:]{0,40}(?:'s\b| of\b| our\b| his\b| her\b| their\b| self\b| "
+    r"says?\b))[^:]{0,30}\b(?:rule|told you|know "
     r"this|listen|remember|reminder|note|important|request|preference|reminding)\b[^:]{0,20}: |(?:please|pls|plz|great|"
     r"thanks|perfect|cool|hey|hi|hello|also|and|but|ok|okay|so|oh|actually|btw|by the way|one more thing(?: for (?:the "
     r")?future)?|important|note|again|remember(?: to| that)?|note that|be sure to|make sure (?:to|you)|I want you to|I "
