@@ -54,10 +54,9 @@ _VERB = any_of(
 )
 _JOINING = any_of("and but so because since as though although while yet or then")
 _BETWEEN = re.compile(
-    rf"(?:\s*(?:[,;:—–]|\s-)\s+(?:{_JOINING}\s+)?|\s+(?:and|but|so|because|since|though|although|"
-    rf"while)\s+)(?:now |then |that |also )?(?={_SUBJECT}\b)"
-    rf"|,?\s+(?:and|but)\s+(?={_VERB}\b)|,\s+(?:and )?(?=(?:based|living|working) (?:in|at|for|"
-    rf"as)\b)|\s+(?=based in\b)|\s*(?:;|—|–)\s+|\s+-\s+"
+    rf"(?:\s*(?:[,;:—–]|\s-)\s+(?:{_JOINING}\s+)?|\s+(?:and|but|so|because|since|though|although|while)\s+)(?:now |"
+    rf"then |that |also )?(?={_SUBJECT}\b)|,?\s+(?:and|but)\s+(?={_VERB}\b)|,\s+(?:and )?(?=(?:based|living|working) "
+    rf"(?:in|at|for|as)\b)|\s+(?=based in\b)|\s*(?:;|—|–)\s+|\s+-\s+"
 )
 
 
@@ -73,8 +72,8 @@ def clauses(sentence: str) -> list[str]:
 
 
 def _without_quotes(text: str) -> str:
-    """What is quoted becomes one mark, except for a name or a single word that somebody put in quotation marks."""
-    return _QUOTES.sub(lambda m: QUOTED if _NOT_A_NAME.search(m[0][1:-1]) else m[0][1:-1], text)
+    """What is quoted becomes one mark, except for a name or a word or two that somebody put in quotation marks."""
+    return _QUOTES.sub(lambda m: QUOTED if _NOT_A_NAME.search(m[0][1:-1]) else f'"{m[0][1:-1]}"', text)
 
 
 def _joined(lines: list[str]) -> Iterator[str]:
