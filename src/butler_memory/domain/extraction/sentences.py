@@ -25,6 +25,20 @@ _ENDS = re.compile(r"[.!?:;…]['\")\]*]*$")
 _END = re.compile(r"(?<=[.!?…])[)\]]*\s+|(?<=[.!?])(?=\ufffc)|\n")
 _NO_END = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|vs|etc|e\.g|i\.e|approx|No|[A-Z])|\b[ap]\.m)\.$")
 
+# What leads to a statement and is no part of it.
+LEAD = re.compile(
+    r"^(?:(?:hi|hello|hey|well|so|actually|also|and|but|oh|ok|okay|yes|yeah|yep|no|sure|thanks|thank you|great|cool|"
+    r"nice|perfect|right|sorry|fyi|btw|by the way|just so you know|for the record|for your information|as you know|in "
+    r"fact|to be honest|honestly|as I said|like I said|since|as(?! far| long)|because|now|currently|nowadays|these "
+    r"days|correction|additionally|moreover|hi there|hello there|good morning|one more thing|another thing|first|"
+    r"second|last month|last year|last week|recently|please note|note|in general|generally|personally|(?:please |just "
+    r")?(?:remember|note|know|keep in mind|be aware)(?: that)?|I (?:should|must|have to) (?:mention|say|add)(?: that)?|"
+    r"I (?:just )?(?:want|wanted) (?:you to know|to let you know|to mention|to say)(?: that)?|let me (?:mention|add|"
+    r"say)(?: that)?|I (?:already )?told you(?: already| before)?(?: that)?|the thing is|I would say|ugh|it turns out|"
+    r"it is (?:important|good|useful) to (?:note|know)|turns out)\b[,:!]?\s*(?:that\s+)?)+(?=\S|$)",
+    re.IGNORECASE,
+)
+
 _CONTRACTIONS = (
     (re.compile(r"\b([Cc])an'?t\b"), r"\1annot"),
     (re.compile(r"\b([Dd]o|[Dd]oes|[Ii]s|[Dd]id)nt\b"), r"\1 not"),

@@ -10,7 +10,7 @@ from datetime import date
 from butler_memory.domain.extraction import vocabulary as words
 from butler_memory.domain.extraction.assertions import claims_about, denied_verb
 from butler_memory.domain.extraction.plans import noted_event
-from butler_memory.domain.extraction.sentences import clauses
+from butler_memory.domain.extraction.sentences import LEAD, clauses
 from butler_memory.domain.extraction.subjects import GOES_ON, Found, People, subject_of
 from butler_memory.domain.extraction.transcript import Turn
 from butler_memory.domain.extraction.traps import CONDITION
@@ -18,18 +18,6 @@ from butler_memory.domain.extraction.values import LONGEST_VALUE, person
 from butler_memory.domain.extraction.voices import BELIEVED, USER, Claim, Voice, claim_of, heard
 from butler_memory.domain.text import subject_key
 
-_LEAD = re.compile(
-    r"^(?:(?:hi|hello|hey|well|so|actually|also|and|but|oh|ok|okay|yes|yeah|yep|no|sure|thanks|thank you|great|cool|"
-    r"nice|perfect|right|sorry|fyi|btw|by the way|just so you know|for the record|for your information|as you know|in "
-    r"fact|to be honest|honestly|as I said|like I said|since|as(?! far| long)|because|now|currently|nowadays|these "
-    r"days|correction|additionally|moreover|hi there|hello there|good morning|one more thing|another thing|first|"
-    r"second|last month|last year|last week|recently|please note|note|in general|generally|personally|(?:please |just "
-    r")?(?:remember|note|know|keep in mind|be aware)(?: that)?|I (?:should|must|have to) (?:mention|say|add)(?: that)?|"
-    r"I (?:just )?(?:want|wanted) (?:you to know|to let you know|to mention|to say)(?: that)?|let me (?:mention|add|"
-    r"say)(?: that)?|I (?:already )?told you(?: already| before)?(?: that)?|the thing is|I would say|ugh|it turns out|"
-    r"it is (?:important|good|useful) to (?:note|know)|turns out)\b[,:!]?\s*(?:that\s+)?)+(?=\S|$)",
-    re.IGNORECASE,
-)
 _BELIEF = re.compile(
     r"^(?:I|he|she|they|(?:the )?user) (?:thinks?|believes?)(?: that)? |^probably |^I am pretty sure(?: that)? ", re.I
 )
@@ -100,8 +88,8 @@ class _Reading:
     def of(self, sentence: str) -> Iterator[Claim]:
         """Until a clause cannot be placed: whose words follow is then anybody's guess."""
         self._is_noted = not _REMARK.match(sentence)
-        for clause in _with_not_tails(clauses(_LEAD.sub("", sentence))):
-            said, voice = self._weighed(_LEAD.sub("", clause).strip(" ,"))
+        for clause in _with_not_tails(clauses(LEAD.sub("", sentence))):
+            said, voice = self._weighed(LEAD.sub("", clause).strip(" ,"))
             if said:
                 yield from self._in_clause(said, voice)
             if self._is_over:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from butler_memory.domain.extraction.sentences import QUOTED
+from butler_memory.domain.extraction.sentences import LEAD, QUOTED
 
 
 class Reach(Enum):
@@ -175,7 +175,9 @@ _TAG_QUESTION = re.compile(
 
 
 def trap_in(sentence: str) -> Trap | None:
-    return next((trap for trap in TRAPS if trap.pattern.search(sentence)), None)
+    """Also behind "by the way,": what it opens with may hide how a sentence begins."""
+    said = {sentence, LEAD.sub("", sentence)}
+    return next((trap for trap in TRAPS if any(map(trap.pattern.search, said))), None)
 
 
 def stated_part(sentence: str) -> str:
