@@ -255,6 +255,10 @@ class Memory:
         found = await self._desk.database.run(who.tenant, lambda conn: review_shapes(conn, who.tenant, limit))
         return [plain_json(each) for each in found]
 
+    async def review(self, who: Principal, review_id: UUID) -> Json:
+        """One of these, and what accepting it would do."""
+        return dict(plain_json(await decisions.show(self._desk, who, review_id, self._clock())))
+
     async def decide_review(self, who: Principal, review_id: UUID, *, accept: bool) -> Json:
         decided = await decisions.decide(self._desk, who, review_id, accept=accept, now=self._clock())
         applied = decided.applied

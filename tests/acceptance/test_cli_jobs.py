@@ -129,3 +129,18 @@ def test_a_worker_runs_alone_and_stops_when_told(cli: Cli, how: signal.Signals) 
     process.send_signal(how)
     _, said = process.communicate(timeout=30)
     assert (process.returncode, "Traceback" in said) == (0, False)
+
+
+def test_f5_a_contested_claim_is_listed_shown_and_decided(cli: Cli) -> None:
+    cli.ok("remember", "Paris", "--predicate", "home")
+    cli.ok("remember", "--episode", "Summary: User lives in London.")
+    assert "?" in cli("consolidate").out
+    [review] = cli.ok("review", "list")["reviews"]
+    listed, shown = cli("review", "list").out, cli("review", "show", review["id"]).out
+    for said in (listed, shown):
+        assert "inferred: User's home is London" in said
+        assert "you said: User's home is Paris" in said
+    assert cli.ok("review", "show", review["id"])["claim"]["line"] == "User's home is London"
+    assert cli.ok("review", "reject", review["id"])["state"] == "rejected"
+    assert cli.ok("review", "list")["reviews"] == []
+    assert cli("review", "show", review["id"]).code == 4

@@ -509,6 +509,10 @@ async def test_k5_a_reading_that_would_retire_much_waits_for_a_person(
     assert (row["consolidation_status"], row["last_consolidation_error"]) == ("failed", "needs_review")
     [review] = await engine.memory.reviews(admin, 10)
     assert (review["kind"], len(review["proposal"]["proposed"]["new_facts"])) == ("proposal", 11)
+    shown = await engine.memory.review(admin, review["id"])
+    assert {(item["what"], item["before"][:3]) for item in shown["items"]} == {("superseded", "old")}
+    assert all(content.startswith("old") for content in await contents(urls)), "to look at it changes nothing"
+    assert await states(urls) == ["failed"]
     decided = await engine.memory.decide_review(admin, review["id"], accept=True)
     assert len(decided["items"]) == 11
     assert sum(content.startswith("new") for content in await contents(urls)) == 11

@@ -81,6 +81,7 @@ def _job_commands() -> typer.Typer:
 def _review_commands() -> typer.Typer:
     group = _group("What waits for a person's word.")
     group.command("list")(command(reviews.list_, *MEMORY))
+    group.command("show")(command(reviews.show, *MEMORY))
     group.command("accept")(command(reviews.accept, *MEMORY))
     group.command("reject")(command(reviews.reject, *MEMORY))
     return group

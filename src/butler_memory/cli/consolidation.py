@@ -125,7 +125,7 @@ def _told(reading: Json) -> list[Text]:
     spent = f", {cost} tokens" if cost else ""
     lines = [screen.safe(f"{reading['butler']}: {_how(reading)}{spent}", "bold")]
     if reading["outcome"] in _READ:
-        lines += [_line(item) for item in reading["items"]] or [Text("  nothing worth keeping", style="dim")]
+        lines += [diff_line(item) for item in reading["items"]] or [Text("  nothing worth keeping", style="dim")]
     return lines
 
 
@@ -141,7 +141,7 @@ def _how(reading: Json) -> str:
             return f"{episodes} read"
 
 
-def _line(item: Mapping[str, Any]) -> Text:
+def diff_line(item: Mapping[str, Any]) -> Text:
     sign, style, word = _SIGNS[item["what"]]
     line = Text(f"  {sign} ", style=style).append(f"{item['kind']:<12} ", style="dim")
     line.append_text(screen.short(item["line"]))

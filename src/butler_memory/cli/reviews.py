@@ -11,6 +11,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from butler_memory.cli import screen
+from butler_memory.cli.consolidation import diff_line
 from butler_memory.cli.session import Session, run
 
 Json = dict[str, Any]
@@ -18,7 +19,8 @@ _NOTHING = "Nothing waits for you."
 _UNCONFIRMED = (
     "Still so? 'butler-memory confirm fact ID', or 'edit' or 'forget' it. Until then it is served as unconfirmed."
 )
-_DECIDE = "'butler-memory review accept ID' lets it happen, 'reject' does not."
+_DECIDE = "'butler-memory review accept ID' lets it happen, 'reject ID' does not."
+_LOOK = "'butler-memory review show ID' says what accepting it would do."
 
 Id = Annotated[UUID, typer.Argument(metavar="ID", help="As 'review list' shows it.", show_default=False)]
 
@@ -35,7 +37,7 @@ async def _list(session: Session, limit: int) -> None:
     parts: list[RenderableType] = []
     if reviews:
         table = screen.table("ID", "What", "About", "Since", rows=map(_review_cells, reviews))
-        parts += [table, Text(_DECIDE, style="dim")]
+        parts += [table, Text(f"{_LOOK} {_DECIDE}", style="dim")]
     if unconfirmed:
         table = screen.table("ID", "Fact", "Unconfirmed since", "Scope", rows=map(_cells, unconfirmed))
         parts += [table, Text(_UNCONFIRMED, style="dim")]
@@ -44,15 +46,32 @@ async def _list(session: Session, limit: int) -> None:
 
 
 def _review_cells(review: Json) -> list[Text]:
+    return [screen.safe(review["id"]), Text(review["kind"]), _about(review), screen.moment(review["created_at"])]
+
+
+def _about(review: Json) -> Text:
     if review["kind"] == "contradiction":
         claim = review["claim"]["line"] if review["claim"] else "(gone)"
         against = "; ".join(fact["line"] for fact in review["against"] if fact)
-        about = screen.short(f"inferred: {claim}").append("\n").append_text(screen.short(f"you said: {against}"))
+        return screen.short(f"inferred: {claim}").append("\n").append_text(screen.short(f"you said: {against}"))
+    proposal = review["proposal"]
+    facts = len(proposal["proposed"].get("updated_facts", [])) + len(proposal["proposed"].get("new_facts", []))
+    return screen.safe(f"{facts} facts from {len(proposal['episodes'])} episodes of {proposal['butler']}")
+
+
+def show(session: Session, id_: Id) -> None:
+    """Show what accepting one would do, line by line; nothing is written."""
+    run(_show(session, id_))
+
+
+async def _show(session: Session, review_id: UUID) -> None:
+    async with session.memory(embeds=True) as (engine, who):
+        review = await engine.memory.review(who, review_id)
+    if review["kind"] == "contradiction":
+        lines = [_about(review), Text("'butler-memory get fact ID' shows where it comes from.", style="dim")]
     else:
-        proposal = review["proposal"]
-        facts = len(proposal["proposed"].get("updated_facts", [])) + len(proposal["proposed"].get("new_facts", []))
-        about = screen.safe(f"{facts} facts from {len(proposal['episodes'])} episodes of {proposal['butler']}")
-    return [screen.safe(review["id"]), Text(review["kind"]), about, screen.moment(review["created_at"])]
+        lines = [_about(review), *map(diff_line, review["items"])]
+    session.answer(review, *lines, Text(_DECIDE, style="dim"))
 
 
 def accept(session: Session, id_: Id) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, assert_never
-from uuid import NAMESPACE_URL, uuid5
+from uuid import NAMESPACE_URL, UUID, uuid5
 
 from butler_memory.consolidation.batch import Batch
 from butler_memory.consolidation.plan import (
@@ -211,17 +211,22 @@ async def _fact(conn: Conn, planned: PlannedFact, statement: Statement) -> Item:
                 written = await statement.correct(conn, there)
     except ButlerMemoryError as error:
         return _refused(planned, _reason(error))
-    return _fact_item(planned, written)
+    return _fact_item(planned, written, await _content_of(conn, statement.who.tenant, written.superseded_id))
 
 
-def _fact_item(planned: PlannedFact, written: Written) -> Item:
+async def _content_of(conn: Conn, tenant: str, fact: UUID | None) -> str | None:
+    found = await memories.find(conn, tenant, MemoryType.FACT, fact) if fact else None
+    return found.content if found else None
+
+
+def _fact_item(planned: PlannedFact, written: Written, replaced: str | None) -> Item:
     what = _WHAT[written.outcome]
     contests = any(link.relation is Relation.CONTRADICTS for link in written.links)
     if contests:
         what = What.CONTESTED
     elif what is What.CREATED and written.state == "superseded":
         what = What.LATE
-    before = planned.replaces.content if planned.replaces else None
+    before = planned.replaces.content if planned.replaces else replaced
     return Item(what, "fact", _line(planned), written.id, before, retired=written.retired)
 
 

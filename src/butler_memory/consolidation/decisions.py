@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from butler_memory.consolidation.apply import prepare, write
+from butler_memory.consolidation.apply import Prepared, prepare, shape_of, write
 from butler_memory.consolidation.batch import Batch, UnknownHandle, batch_of
 from butler_memory.consolidation.plan import plan
 from butler_memory.consolidation.run import NEEDS_REVIEW, ids_in
@@ -23,7 +23,7 @@ from butler_memory.domain.kinds import (
     Validity,
 )
 from butler_memory.domain.lifecycle import check_consolidation_step, check_fact_step
-from butler_memory.domain.outcomes import Applied
+from butler_memory.domain.outcomes import Applied, Rehearsed
 from butler_memory.domain.proposal import Proposal
 from butler_memory.domain.records import Episode, Fact
 from butler_memory.domain.supersession import is_claim
@@ -123,6 +123,31 @@ async def _in_its_place(conn: Conn, desk: Desk, claim: Fact, now: datetime) -> l
 
 async def _apply_proposal(desk: Desk, who: Principal, review: Review, now: datetime) -> Decided:
     """As it was proposed, without the cap: a person has looked at it."""
+    prepared = await _as_proposed(desk, who, review, now)
+
+    async def work(conn: Conn) -> Decided:
+        again = await _open_review(conn, who.tenant, review.id)
+        applied = await _write_all(conn, who, review, prepared, now)
+        await _close(conn, who, again, ACCEPTED, now)
+        return Decided(again, ACCEPTED, applied)
+
+    return await desk.database.run(who.tenant, work)
+
+
+async def _rehearse_proposal(desk: Desk, who: Principal, review: Review, now: datetime) -> Applied:
+    prepared = await _as_proposed(desk, who, review, now)
+
+    async def work(conn: Conn) -> None:
+        raise Rehearsed(await _write_all(conn, who, review, prepared, now))
+
+    try:
+        await desk.database.run(who.tenant, work)
+    except Rehearsed as rehearsed:
+        return rehearsed.applied
+    raise AssertionError("a rehearsal ends by leaving its transaction")
+
+
+async def _as_proposed(desk: Desk, who: Principal, review: Review, now: datetime) -> Prepared:
     kept = review.proposal or {}
     batch = await desk.database.run(who.tenant, lambda conn: _batch_again(conn, who.tenant, kept))
     try:
@@ -133,17 +158,13 @@ async def _apply_proposal(desk: Desk, who: Principal, review: Review, now: datet
             reason="stale",
             recovery="Reject it and requeue its episodes: they are read anew.",
         ) from None
-    prepared = await prepare(desk, batch, planned, now)
+    return await prepare(desk, batch, planned, now)
 
-    async def work(conn: Conn) -> Decided:
-        again = await _open_review(conn, who.tenant, review.id)
-        episodes = await _waiting_for_review(conn, who.tenant, ids_in(kept))
-        await apply(conn, _author(who, now), [requeued(episode) for episode in episodes])
-        applied = await write(conn, prepared, share=1.0, capped=False)
-        await _close(conn, who, again, ACCEPTED, now)
-        return Decided(again, ACCEPTED, applied)
 
-    return await desk.database.run(who.tenant, work)
+async def _write_all(conn: Conn, who: Principal, review: Review, prepared: Prepared, now: datetime) -> Applied:
+    episodes = await _waiting_for_review(conn, who.tenant, ids_in(review.proposal or {}))
+    await apply(conn, _author(who, now), [requeued(episode) for episode in episodes])
+    return await write(conn, prepared, share=1.0, capped=False)
 
 
 async def _batch_again(conn: Conn, tenant: str, kept: Any) -> Batch:
@@ -193,21 +214,32 @@ async def requeue(desk: Desk, who: Principal, ids: Sequence[UUID] | None, now: d
     return await desk.database.run(who.tenant, work)
 
 
+async def show(desk: Desk, who: Principal, review_id: UUID, now: datetime) -> dict[str, Any]:
+    """One that is open, with all that accepting it would do."""
+    require_admin(who)
+    review = await desk.database.run(who.tenant, lambda conn: _open_review(conn, who.tenant, review_id))
+    shape = await desk.database.run(who.tenant, lambda conn: _shape(conn, who.tenant, review))
+    if review.kind != "proposal":
+        return shape
+    applied = await _rehearse_proposal(desk, who, review, now)
+    return shape | {"items": [shape_of(item) for item in applied.items]}
+
+
 async def review_shapes(conn: Conn, tenant: str, limit: int) -> list[dict[str, Any]]:
     """What is open, with what a person must know to decide."""
-    shapes = []
-    for review in await table.open_reviews(conn, tenant, limit):
-        shape: dict[str, Any] = {"id": review.id, "kind": review.kind, "created_at": review.created_at}
-        if review.kind == "proposal":
-            shapes.append(shape | {"proposal": review.proposal})
-            continue
-        assert review.entity_id is not None
-        claim = await memories.find(conn, tenant, MemoryType.FACT, review.entity_id)
-        linked = await memories.links(conn, tenant, MemoryType.FACT, review.entity_id)
-        ids = [link["id"] for link in linked if (link["relation"], link["way"]) == (Relation.CONTRADICTS, "out")]
-        stated = [await memories.find(conn, tenant, MemoryType.FACT, each) for each in ids]
-        shapes.append(shape | {"claim": _told(claim), "against": [_told(fact) for fact in stated]})
-    return shapes
+    return [await _shape(conn, tenant, review) for review in await table.open_reviews(conn, tenant, limit)]
+
+
+async def _shape(conn: Conn, tenant: str, review: Review) -> dict[str, Any]:
+    shape: dict[str, Any] = {"id": review.id, "kind": review.kind, "created_at": review.created_at}
+    if review.kind == "proposal":
+        return shape | {"proposal": review.proposal}
+    assert review.entity_id is not None
+    claim = await memories.find(conn, tenant, MemoryType.FACT, review.entity_id)
+    linked = await memories.links(conn, tenant, MemoryType.FACT, review.entity_id)
+    ids = [link["id"] for link in linked if (link["relation"], link["way"]) == (Relation.CONTRADICTS, "out")]
+    stated = [await memories.find(conn, tenant, MemoryType.FACT, each) for each in ids]
+    return shape | {"claim": _told(claim), "against": [_told(fact) for fact in stated]}
 
 
 def _told(fact: Any) -> dict[str, Any] | None:

@@ -17,7 +17,7 @@ from butler_memory.consolidation.readers import EpisodeReader
 from butler_memory.domain.clock import new_id
 from butler_memory.domain.kinds import ConsolidationStatus, EventType, JobName, MemoryType
 from butler_memory.domain.lifecycle import kept_for_a_person
-from butler_memory.domain.outcomes import Applied, TooMuch, after_bad_output
+from butler_memory.domain.outcomes import Applied, Rehearsed, TooMuch, after_bad_output
 from butler_memory.domain.proposal import Proposal
 from butler_memory.domain.records import Episode
 from butler_memory.domain.schedule import Timetable
@@ -38,13 +38,6 @@ BATCHES_A_RUN = 20
 SHARDS_AT_ONCE = 4
 NEEDS_REVIEW = "needs_review"
 NOT_WRITTEN = "not_written"
-
-
-class _DryRun(Exception):
-    """Carries what would have been written out of the transaction, which then leaves nothing behind."""
-
-    def __init__(self, applied: Applied) -> None:
-        self.applied = applied
 
 
 @dataclass(frozen=True)
@@ -99,14 +92,14 @@ class Consolidation:
         prepared = await self._prepared(batch, reply, now)
         try:
             await database.run(tenant, lambda conn: self._tried(conn, prepared))
-        except _DryRun as tried:
+        except Rehearsed as tried:
             return Reading(batch, reply, tried.applied)
         except TooMuch:
             return Reading(batch, reply, None, NEEDS_REVIEW)
         raise AssertionError("a rehearsal ends by leaving its transaction")
 
     async def _tried(self, conn: Conn, prepared: Prepared) -> None:
-        raise _DryRun(await write(conn, prepared, share=self.settings.max_retired_share))
+        raise Rehearsed(await write(conn, prepared, share=self.settings.max_retired_share))
 
     async def _not_before(self, lease: Lease, now: datetime) -> datetime | None:
         """A session that goes on is not read in the middle of it, but at its usual time at the latest (K8)."""
