@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
@@ -50,16 +49,21 @@ async def until(holds: Check, what: str) -> None:
         await asyncio.sleep(0.05)
 
 
-def workers_of(engine: Engine, timetable: Any) -> Workers:
+def workers_of(engine: Engine, lease_seconds: float) -> Workers:
     return Workers(
-        engine.database, engine.jobs, timetable, engine.clock, lease_seconds=LEASE_SECONDS, poll_seconds=0.05
+        engine.database,
+        engine.jobs,
+        engine.desk.timetable,
+        engine.clock,
+        lease_seconds=lease_seconds,
+        poll_seconds=0.05,
     )
 
 
 @asynccontextmanager
-async def at_work(*engines: Engine) -> AsyncIterator[None]:
-    """Engines that run their jobs, with short leases."""
-    running = [asyncio.create_task(workers_of(each, each.desk.timetable).run_forever()) for each in engines]
+async def at_work(*engines: Engine, lease_seconds: float = LEASE_SECONDS) -> AsyncIterator[None]:
+    """Engines that run their jobs."""
+    running = [asyncio.create_task(workers_of(each, lease_seconds).run_forever()) for each in engines]
     try:
         yield
     finally:
@@ -254,7 +258,7 @@ async def test_k1_four_workers_on_forty_groups_keep_the_order_of_each(
             await ask.in_session(f"session {number}").episode(f"User: My friend Jo{number} lives in {place}.")
         hands.pass_(seconds=1)
     hands.pass_(hours=1)
-    async with at_work(*engines):
+    async with at_work(*engines, lease_seconds=60):  # who is only slow keeps what it has
         await until(lambda: is_read(urls), "everything is read")
     by_group = await rows(
         urls,

@@ -70,10 +70,14 @@ async def require(conn: Conn, lease: Lease) -> None:
         WHERE tenant_id = %s AND butler = %s AND kind = %s AND lease_token = %s AND lease_until > clock_timestamp()
         FOR NO KEY UPDATE
         """,
-        [str(int(lease.seconds * 1000)), lease.tenant, lease.butler, lease.job, lease.token],
+        [_milliseconds(lease.seconds), lease.tenant, lease.butler, lease.job, lease.token],
     )
     if await found.fetchone() is None:
         raise LeaseLost
+
+
+def _milliseconds(seconds: float) -> str:
+    return str(int(seconds * 1000))
 
 
 async def prepare(conn: Conn, job: JobName, now: datetime, last: datetime, fire: datetime) -> None:
@@ -105,6 +109,8 @@ async def prepare(conn: Conn, job: JobName, now: datetime, last: datetime, fire:
     )
 
 
+# A process that stands still between such a statement and its commit holds the shard's row: no longer than its lease.
+_CUT_OFF = "set_config('idle_in_transaction_session_timeout', %(milliseconds)s, true)"
 _FREE = "(lease_until IS NULL AND next_run_at <= %(now)s OR lease_until < clock_timestamp())"
 _NAMED = "(lease_until IS NULL OR lease_until < clock_timestamp()) AND tenant_id = %(tenant)s AND butler = %(butler)s"
 
@@ -135,9 +141,9 @@ async def _claim(conn: Conn, which: str, parameters: Mapping[str, Any]) -> Lease
             leased_at = %(now)s, next_run_at = %(fire)s,
             attempts = s.attempts + CASE WHEN due.leased_at IS NULL THEN 0 ELSE 1 END
         FROM due WHERE (s.tenant_id, s.butler, s.kind) = (due.tenant_id, due.butler, due.kind)
-        RETURNING s.tenant_id, s.butler, s.lease_token, s.attempts, s.memo, due.leased_at AS lost_at
+        RETURNING s.tenant_id, s.butler, s.lease_token, s.attempts, s.memo, due.leased_at AS lost_at, {_CUT_OFF}
         """,
-        parameters,
+        {**parameters, "milliseconds": _milliseconds(parameters["seconds"])},
     )
     row = await found.fetchone()
     if row is None:
@@ -161,11 +167,20 @@ async def _claim(conn: Conn, which: str, parameters: Mapping[str, Any]) -> Lease
 async def renew(conn: Conn, lease: Lease, seconds: float) -> bool:
     """False where the lease is over: another may have the shard."""
     done = await conn.execute(
-        """
-        UPDATE memory.shards SET lease_until = clock_timestamp() + make_interval(secs => %s)
-        WHERE tenant_id = %s AND butler = %s AND kind = %s AND lease_token = %s AND lease_until > clock_timestamp()
+        f"""
+        UPDATE memory.shards SET lease_until = clock_timestamp() + make_interval(secs => %(seconds)s)
+        WHERE tenant_id = %(tenant)s AND butler = %(butler)s AND kind = %(job)s AND lease_token = %(token)s
+          AND lease_until > clock_timestamp()
+        RETURNING {_CUT_OFF}
         """,
-        [seconds, lease.tenant, lease.butler, lease.job, lease.token],
+        {
+            "seconds": seconds,
+            "milliseconds": _milliseconds(seconds),
+            "tenant": lease.tenant,
+            "butler": lease.butler,
+            "job": lease.job,
+            "token": lease.token,
+        },
     )
     return done.rowcount == 1
 
@@ -180,15 +195,17 @@ async def finish(conn: Conn, lease: Lease, run: Run) -> bool:
     if failed:
         sooner = max(run.finished_at + retry_after(attempts), sooner or run.finished_at)
     done = await conn.execute(
-        """
+        f"""
         UPDATE memory.shards
         SET lease_until = NULL, leased_at = NULL, attempts = %(attempts)s, memo = coalesce(%(memo)s, memo),
             next_run_at = CASE WHEN %(failed)s THEN %(sooner)s ELSE least(next_run_at, %(sooner)s) END,
             last_ok_at = CASE WHEN %(caught_up)s THEN %(started)s ELSE last_ok_at END
         WHERE tenant_id = %(tenant)s AND butler = %(butler)s AND kind = %(job)s AND lease_token = %(token)s
           AND lease_until IS NOT NULL
+        RETURNING {_CUT_OFF}
         """,
         {
+            "milliseconds": _milliseconds(lease.seconds),
             "attempts": attempts,
             "memo": None if run.memo is None else Jsonb(dict(run.memo)),
             "failed": failed,

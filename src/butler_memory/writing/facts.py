@@ -243,8 +243,10 @@ class Statement:
     async def _settling(self, conn: Conn, on_key: Sequence[Fact], written: Written) -> Written:
         """Also where it is old news about what is known, it may be newer than a claim, or older."""
         for claim in claims_settled(self.request, on_key, replaced=written.superseded_id is not None):
-            claimed_at = await memories.last_said_at(conn, self.who.tenant, MemoryType.FACT, claim.id)
-            if self.said_at is None or (claimed_at or claim.created_at) <= self.said_at:
+            claimed_at = (
+                await memories.last_said_at(conn, self.who.tenant, MemoryType.FACT, claim.id) or claim.created_at
+            )
+            if self.said_at is None or claimed_at <= self.said_at:
                 await apply(conn, self.author, [retire(claim, self.now)])
                 written = replace(written, settled=(*written.settled, claim.id))
         return written

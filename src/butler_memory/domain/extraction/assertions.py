@@ -22,9 +22,11 @@ _OF_RELATIVES = frozenset(
         "language nationality hobby education pet favorite preference"
     ).split()
 )
-_OF_STRANGERS = frozenset("allergy medical_condition dietary_restriction birthday home".split())
+_OF_STRANGERS = frozenset("allergy medical_condition birthday home".split())  # a pizza is vegan, too
 _OF_US = frozenset("home pet owns plan trip anniversary".split())
-_PASSING = frozenset({"likes", "dislikes", "uses", "employer", "job", "preference", "owns", "habit", "home", "pet"})
+_PASSING = frozenset(
+    "likes dislikes uses employer job preference owns habit home pet name goal medication dietary_restriction".split()
+)
 _NOT = re.compile(r"^(?P<before>(?:'s [\w ]{2,30}? )?(?:am|is|are|do|does|have|has|will|was)) not (?P<after>.+)$")
 _BUT = re.compile(r"^(?P<before>.*?)\bnot (?P<wrong>[^,]{1,60}?),? but (?:rather )?(?P<right>.+)$")
 _HAS_KIN = re.compile(
@@ -32,7 +34,7 @@ _HAS_KIN = re.compile(
     rf"called)| whose names? (?:is|are))? (?P<names>{words._CAPITAL}.*)$"
 )
 
-_OWN_KIN = re.compile(rf"\b(?P<whose>my|his|her|their) {words.KIN_WORD},? (?P<name>{words.PERSON})")
+_OWN_KIN = re.compile(rf"\b(?P<whose>my|his|her|their) {words.KIN_WORD} (?P<name>{words.PERSON})")
 _RENAMED = re.compile(r"\bchanged (?:my|his|her|their) name\b")
 _FURTHER = re.compile(r",| but ")
 
@@ -71,7 +73,7 @@ def _made(about: Found, voice: Voice, known: People, today: date) -> Iterator[Cl
     if change := _change(about, voice):
         yield change
         return
-    allowed = _allowed(about, known)
+    allowed = _allowed(about, voice, known)
     momentary = MOMENTARY.search(_FURTHER.split(about.rest)[0])
     for pattern in PATTERNS:
         name = pattern.predicate
@@ -84,7 +86,9 @@ def _change(about: Found, voice: Voice) -> Claim | None:
     for predicate, pattern, shape in CHANGES:
         if (match := pattern.match(about.rest)) and (new := shape(match["value"])):
             claim = claim_of(voice, about.subject, predicate, new[0])
-            is_vague = predicate == "uses" and not new[0][0].isupper()
+            is_vague = {"uses": not re.match(words.TOOL, new[0]), "employer": " for " in about.rest}.get(
+                predicate, False
+            )
             return replace(claim, wrong=one(match["old"]), only_instead=is_vague)
     return None
 
@@ -104,11 +108,13 @@ def _of_user_alone(about: Found, voice: Voice, today: date) -> Iterator[Claim]:
             yield claim_of(voice, USER, words.KIN[match["kin"]], name)
 
 
-def _allowed(about: Found, known: People) -> frozenset[str] | None:
+def _allowed(about: Found, voice: Voice, known: People) -> frozenset[str] | None:
     """The predicates that are believed of the subject; nothing where all are."""
     if about.plural:
         return _OF_US
     if about.subject == USER:
         return None
     is_known = about.subject in known.known or about.subject.startswith("user's ")
+    if about.subject == voice.me:
+        return _OF_STRANGERS | {"dietary_restriction"}
     return _OF_RELATIVES if is_known else _OF_STRANGERS

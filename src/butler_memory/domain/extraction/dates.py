@@ -83,6 +83,7 @@ _READINGS: tuple[tuple[re.Pattern[str], _Reading], ...] = tuple(
         (r"in (20\d\d)", lambda match, _: f"in {match[1]}"),
     )
 )
+_MAY_BE_DATED = re.compile(r"\d|day|week|month|tomorrow|tonight|jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec", re.I)
 _TIME = re.compile(r"\s*,? ?\bat (\d{1,2}(?:[:.]\d\d)?(?: ?[ap]\.?m\b)?|noon|midnight)", re.I)
 _RANGE = re.compile(r"\bfrom (.{3,25}?) (?:to|until) (.{3,25})$", re.I)
 
@@ -114,6 +115,8 @@ def split_date(text: str, today: date) -> Dated | None:
 
 def _first(text: str, today: date) -> tuple[re.Match[str], str] | None:
     """The leftmost date, by the first of the readings that knows it."""
+    if not _MAY_BE_DATED.search(text):  # most are not, and each reading would look
+        return None
     found = [(match, reading) for pattern, reading in _READINGS if (match := pattern.search(text))]
     for match, reading in sorted(found, key=lambda pair: pair[0].start()):
         try:

@@ -46,7 +46,7 @@ def _own_in(turn: Turn) -> list[str]:
 
 
 def _own_of(turn: Turn, sentence: str) -> list[str]:
-    told = stated_part(sentence)
+    told = stated_part(sentence.replace('"', ""))
     if QUOTED in told or _is_anothers(told) or (turn.voice == "note" and not _TOLD_OF_USER.match(told)):
         return []
     return clauses(told)

@@ -113,7 +113,7 @@ def _told(turn: Turn, said: list[str], people: People, today: date) -> _Told:
 def _stated_in(turn: Turn, sentence: str, people: People, today: date) -> list[_Found]:
     if rule := rule_in(turn.voice, sentence):
         return [rule]
-    said = stated_part(sentence)
+    said = stated_part(sentence.replace('"', ""))
     return list(stated(turn, said, people, today)) if said else []
 
 

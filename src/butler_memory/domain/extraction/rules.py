@@ -18,17 +18,18 @@ class Rule:
 
 
 _POLITE = re.compile(
-    r"^(?:[^:]{0,30}\b(?:rule|told you|know this|listen|remember|reminder|note|important|request|"
-    r"preference|reminding)\b[^:]{0,20}: |"
-    r"(?:please|pls|plz|great|thanks|perfect|cool|hey|hi|hello|also|and|but|ok|okay|so|oh|actually|"
-    r"btw|by the way|one more thing|important|note|again|"
-    r"remember(?: to| that)?|note that|be sure to|make sure (?:to|you)|I want you to|I would like you to|I need you to|"
-    r"(?:all of you|everyone|all agents|all butlers)(?=[,:]))\b[,:]?\s*)+",
+    r"^(?:(?=[^:]{1,70}: )(?![^:]{0,40}(?:'s\b| of\b| our\b| his\b| her\b| their\b| self\b| "
+    r"says?\b))[^:]{0,30}\b(?:rule|told you|know "
+    r"this|listen|remember|reminder|note|important|request|preference|reminding)\b[^:]{0,20}: |(?:please|pls|plz|great|"
+    r"thanks|perfect|cool|hey|hi|hello|also|and|but|ok|okay|so|oh|actually|btw|by the way|one more thing(?: for (?:the "
+    r")?future)?|important|note|again|remember(?: to| that)?|note that|be sure to|make sure (?:to|you)|I want you to|I "
+    r"would like you to|I need you to|(?:all of you|everyone|(?:all|every)(?: my| the)? (?:agents?|butlers?|"
+    r"assistants?))(?=[,:]))\b[,:]?\s*)+",
     re.IGNORECASE,
 )
 _YOU = re.compile(
-    r"^(?:you (?:should|must|have to|need to|are to|can)|(?:could|can|would|will) you)(?: please)? "
-    r"(?=always|never|not\b)",
+    r"^(?:you (?:should|must|have to|need to|are to|can)(?=.*\b(?:me|my|I|us|our)\b)|(?:could|can|would|will) you)(?: "
+    r"please)? (?=always|never|not\b)",
     re.IGNORECASE,
 )
 _FROM_NOW_ON = re.compile(
@@ -38,12 +39,10 @@ _FROM_NOW_ON = re.compile(
     re.IGNORECASE,
 )
 _ONLY_THIS_ONCE = re.compile(
-    r"\b(?:just this once|this time|this once|for now|today|tonight|tomorrow|right now|for this|in "
-    r"this (?:chat|conversation|"
-    r"message|case|letter|document|thread)|yet|until|this (?:week|month|letter|trip|email|evening|"
-    r"morning)|one time|only once|"
-    r"at the moment|the (?:next|following|above|previous) \w+|(?:that|these|those) (?!I\b|you\b|"
-    r"the\b)\w+ (?:again|any ?more)|next (?:week|month|"
+    r"\b(?:just this once|this time|this once|for now|today|tonight|tomorrow|right now|for this|in this (?:chat|"
+    r"conversation|message|case|letter|document|thread)|(?:in|to|on|of) this|yet|until|this (?:week|month|letter|trip|"
+    r"email|evening|morning)|one time|only once|at the moment|the (?:next|following|above|previous) \w+|(?:that|these|"
+    r"those) (?!I\b|you\b|the\b)\w+ (?:again|any ?more)|next (?:week|month|"
     + "|".join(("monday", "tuesday", "wednesday", "thursday", "friday"))
     + r")|"
     r"myself|ourselves)\b",
@@ -52,8 +51,22 @@ _ONLY_THIS_ONCE = re.compile(
 _ALWAYS = re.compile(
     rf"^(?:always|never(?:,? ever,?)?) (?:please )?{IMPERATIVE}\b(?! (?:me go|that|this)\b) \S", re.IGNORECASE
 )
+# What one says to anybody: sayings, advice ("back up your data"), and what needs to be pointed at ("never send it").
+_TO_ANYBODY = re.compile(
+    r"^(?:do not |always |never )*(?:(?:ever,? )?(?:say (?:never|die)|judge|look a gift|run with|stop \w+ing|"
+    r"change\b(?: an?\b|$)|bring a|(?:make|keep) (?:a )?promises?|put off|tell (?:a lie|the truth|me the odds)|keep "
+    r"(?:smiling|calm|going)|leave (?:home|a man|them)|show (?:fear|weakness)|speak ill|send an? (?:man|boy)|text "
+    r"(?:and|an)|start with|make me (?:laugh|smile)|make my day|read the small print|skip (?:leg|breakfast)|assume "
+    r"malice|(?:wake|hide|push|cook|disturb|spend|go|give|stop|turn)\b(?!.*\b(?:me|my|I|us|our|\d+)\b))"
+    rf"|(?!keep ){IMPERATIVE} (?:me )?(?:it|them|him|her|that|this|those|these|there|here)\b)"
+    r"|\byour (?!answers?\b|repl|sources?\b|work\b|reasoning|responses?\b|messages?\b|e?-?mails?\b|summar|suggest|"
+    r"code\b|changes\b|notes?\b|calculat|assumptions|steps\b|output|tone\b|own\b|searches)|\bthan you \w+$|\b(?:before|"
+    r"while|until) you (?:leave|serve|speak|eat|cook|drive|go|sleep|drink|leap|judge)|\b(?:that|there|(?<!are "
+    r")(?<!is )here|again)$",
+    re.IGNORECASE,
+)
 _DO = re.compile(rf"^(?:do not |never |always )?{IMPERATIVE}\b", re.IGNORECASE)
-_DO_NOT = re.compile(rf"^do not (?:ever )?{IMPERATIVE}\b", re.IGNORECASE)
+_DO_NOT = re.compile(rf"^do not (?:ever )?{IMPERATIVE}\b(?! (?:the|that|this|it)\b)", re.IGNORECASE)
 # What makes "do not" last: an hour or a day that comes back, a condition, or the word itself.
 _LASTS = re.compile(
     r"\b(?:ever|(?:before|after) (?:\d{1,2}(?:[:.]\d\d)?(?: ?[ap]\.?m\b)?|noon|midnight|dinner|lunch|work)(?=$|[ ,.])|"
@@ -64,25 +77,21 @@ _LASTS = re.compile(
 )
 # "When I ask ..., when booking ..., every time you write ...": not "when you are done", which comes once.
 _WHEN = re.compile(
-    r"^(?:(?:when|whenever|every time|each time|any time|anytime) (?:"
-    r"I (?:ask|say|mention|request|send|share|paste|write|tell|want|need|talk|forward|give|start|type|upload|refer)\b|"
-    r"(?:you )?(?:book|booking|write|writing|draft|drafting|schedule|scheduling|summari[sz]e|"
-    r"summari[sz]ing|plan|planning|"
-    r"answer|answering|reply|replying|respond|responding|translate|translating|suggest|suggesting|"
-    r"recommend|recommending|"
-    r"order|ordering|cite|citing|send|sending|create|creating|format|formatting|commit|committing|search|searching|"
-    r"explain|explaining|review|reviewing|choose|choosing|quote|quoting|make|making|shop|shopping|"
-    r"code|coding)\b(?! (?:the|this|that|it|my next)\b)))"
-    r"[^,]{0,120}, (?:please |then )*(?P<then>.+)$",
+    r"^(?:(?:when|whenever|every time|each time|any time|anytime) (?:I (?:ask(?=,| (?:you|for|about|an?|how|what|who|"
+    r"whether|if|to)\b)|say|mention|request|send|share|paste|write|tell|want|need|talk|forward|give|start|type|upload|"
+    r"refer)\b|(?:you )?(?:book|booking|write|writing|draft|drafting|schedule|scheduling|summari[sz]e|summari[sz]ing|"
+    r"plan|planning|answer|answering|reply|replying|respond|responding|translate|translating|suggest|suggesting|"
+    r"recommend|recommending|order|ordering|cite|citing|send|sending|create|creating|format|formatting|commit|"
+    r"committing|search|searching|explain|explaining|review|reviewing|choose|choosing|quote|quoting|make|making|shop|"
+    r"shopping|code|coding)\b(?! (?:the|this|that|it|my next)\b)))(?![^,]*\b(?:this|that|him|her|it|"
+    r"later)\b)[^,]{0,120}, (?:please |then )*(?P<then>.+)$",
     re.IGNORECASE,
 )
 _ASKED = re.compile(
-    r"^(?:the )?user (?:has |also |explicitly )*(?:asked|asks|told|tells|wants|wanted|requested|"
-    r"requests|instructed|said|says|"
-    r"insists|insisted|would like|prefers|stated|expects|demanded)(?: (?:me|us|the (?:assistant|"
-    r"agent|butler)|butlers|agents))?"
-    r"(?: that)?(?: (?:I|we|the (?:assistant|agent|butler)|agents|butlers))?(?: should| must)?(?: "
-    r"to)? (?P<what>(?:always|never) .+)$",
+    r"^(?:the )?user (?:has |also |explicitly )*(?:asked|asks|told|tells|wants|wanted|requested|requests|instructed|"
+    r"said|says|insists|insisted|would like|prefers|stated|expects|demanded)(?: (?:me|us|the (?:assistant|agent|"
+    r"butler)|butlers|agents))?(?: that)?(?: (?:I|we|the (?:assistant|agent|butler)|agents|butlers))?(?: should| "
+    r"must)?(?: to)? (?P<what>(?:always|never) .+)$",
     re.IGNORECASE,
 )
 
@@ -112,7 +121,8 @@ def rule_in(voice: str, sentence: str) -> Rule | None:
     if voice != "user":
         return None
     content = _durable(_AGREED.sub("", sentence.rstrip(" .!?")))
-    return _rule(content, sentence) if content else None
+    is_ours = _WHEN.match(content) or not _TO_ANYBODY.search(content)
+    return _rule(content, sentence) if content and is_ours else None
 
 
 def _durable(sentence: str) -> str:

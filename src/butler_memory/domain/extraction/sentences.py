@@ -25,6 +25,20 @@ _ENDS = re.compile(r"[.!?:;…]['\")\]*]*$")
 _END = re.compile(r"(?<=[.!?…])[)\]]*\s+|(?<=[.!?])(?=\ufffc)|\n")
 _NO_END = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|vs|etc|e\.g|i\.e|approx|No|[A-Z])|\b[ap]\.m)\.$")
 
+# What leads to a statement and is no part of it.
+LEAD = re.compile(
+    r"^(?:(?:hi|hello|hey|well|so|actually|also|and|but|oh|ok|okay|yes|yeah|yep|no|sure|thanks|thank you|great|cool|"
+    r"nice|perfect|right|sorry|fyi|btw|by the way|just so you know|for the record|for your information|as you know|in "
+    r"fact|to be honest|honestly|as I said|like I said|since|as(?! far| long)|because|now|currently|nowadays|these "
+    r"days|correction|additionally|moreover|hi there|hello there|good morning|one more thing|another thing|first|"
+    r"second|last month|last year|last week|recently|please note|note|in general|generally|personally|(?:please |just "
+    r")?(?:remember|note|know|keep in mind|be aware)(?: that)?|I (?:should|must|have to) (?:mention|say|add)(?: that)?|"
+    r"I (?:just )?(?:want|wanted) (?:you to know|to let you know|to mention|to say)(?: that)?|let me (?:mention|add|"
+    r"say)(?: that)?|I (?:already )?told you(?: already| before)?(?: that)?|the thing is|I would say|ugh|it turns out|"
+    r"it is (?:important|good|useful) to (?:note|know)|turns out)\b[,:!]?\s*(?:that\s+)?)+(?=\S|$)",
+    re.IGNORECASE,
+)
+
 _CONTRACTIONS = (
     (re.compile(r"\b([Cc])an'?t\b"), r"\1annot"),
     (re.compile(r"\b([Dd]o|[Dd]oes|[Ii]s|[Dd]id)nt\b"), r"\1 not"),
@@ -54,10 +68,9 @@ _VERB = any_of(
 )
 _JOINING = any_of("and but so because since as though although while yet or then")
 _BETWEEN = re.compile(
-    rf"(?:\s*(?:[,;:—–]|\s-)\s+(?:{_JOINING}\s+)?|\s+(?:and|but|so|because|since|though|although|"
-    rf"while)\s+)(?:now |then |that |also )?(?={_SUBJECT}\b)"
-    rf"|,?\s+(?:and|but)\s+(?={_VERB}\b)|,\s+(?:and )?(?=(?:based|living|working) (?:in|at|for|"
-    rf"as)\b)|\s+(?=based in\b)|\s*(?:;|—|–)\s+|\s+-\s+"
+    rf"(?:\s*(?:[,;:—–]|\s-)\s+(?:{_JOINING}\s+)?|\s+(?:and|but|so|because|since|though|although|while)\s+)(?:now |"
+    rf"then |that |also )?(?={_SUBJECT}\b)|,?\s+(?:and|but)\s+(?={_VERB}\b)|,\s+(?:and )?(?=(?:based|living|working) "
+    rf"(?:in|at|for|as)\b)|\s+(?=based in\b)|\s*(?:;|—|–)\s+|\s+-\s+"
 )
 
 
@@ -73,8 +86,8 @@ def clauses(sentence: str) -> list[str]:
 
 
 def _without_quotes(text: str) -> str:
-    """What is quoted becomes one mark, except for a name or a single word that somebody put in quotation marks."""
-    return _QUOTES.sub(lambda m: QUOTED if _NOT_A_NAME.search(m[0][1:-1]) else m[0][1:-1], text)
+    """What is quoted becomes one mark, except for a name or a word or two that somebody put in quotation marks."""
+    return _QUOTES.sub(lambda m: QUOTED if _NOT_A_NAME.search(m[0][1:-1]) else f'"{m[0][1:-1]}"', text)
 
 
 def _joined(lines: list[str]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from datetime import date
 from butler_memory.domain.extraction import vocabulary as words
 from butler_memory.domain.extraction.assertions import claims_about, denied_verb
 from butler_memory.domain.extraction.plans import noted_event
-from butler_memory.domain.extraction.sentences import clauses
+from butler_memory.domain.extraction.sentences import LEAD, clauses
 from butler_memory.domain.extraction.subjects import GOES_ON, Found, People, subject_of
 from butler_memory.domain.extraction.transcript import Turn
 from butler_memory.domain.extraction.traps import CONDITION
@@ -18,36 +18,19 @@ from butler_memory.domain.extraction.values import LONGEST_VALUE, person
 from butler_memory.domain.extraction.voices import BELIEVED, USER, Claim, Voice, claim_of, heard
 from butler_memory.domain.text import subject_key
 
-_LEAD = re.compile(
-    r"^(?:(?:hi|hello|hey|well|so|actually|also|and|but|oh|ok|okay|yes|yeah|yep|no|sure|thanks|"
-    r"thank you|great|cool|nice|"
-    r"perfect|right|sorry|fyi|btw|by the way|just so you know|for the record|for your information|as you know|in fact|"
-    r"to be honest|honestly|as I said|like I said|since|as|because|now|currently|nowadays|these days|correction|"
-    r"additionally|moreover|hi there|hello there|good morning|one more thing|another thing|first|"
-    r"second|last month|last year|"
-    r"last week|recently|please note|note|in general|generally|personally|"
-    r"(?:please |just )?(?:remember|note|know|keep in mind|be aware)(?: that)?|I (?:should|must|"
-    r"have to) (?:mention|say|add)(?: that)?|"
-    r"I (?:just )?(?:want|wanted) (?:you to know|to let you know|to mention|to say)(?: that)?|let "
-    r"me (?:mention|add|say)(?: that)?|"
-    r"I (?:already )?told you(?: already| before)?(?: that)?|the thing is|I would say|ugh|it turns "
-    r"out|it is (?:important|good|useful) to (?:note|know)|turns out)\b[,:!]?\s*(?:that\s+)?)+"
-    r"(?=\S|$)",
-    re.IGNORECASE,
-)
 _BELIEF = re.compile(
     r"^(?:I|he|she|they|(?:the )?user) (?:thinks?|believes?)(?: that)? |^probably |^I am pretty sure(?: that)? ", re.I
 )
+_OWN_BELIEF = re.compile(_BELIEF.pattern.replace("|he|she|they", ""), re.I)  # "they think I live in Rome"
 _PROBABLY = re.compile(r"\b(?:probably|most likely|I think|I believe)\b ?", re.IGNORECASE)
 _HEARSAY = re.compile(
-    r"\b(?:says?|said|saying|tells?|told|claims?|claimed|thinks?|thought|believes?|wrote|writes?|"
-    r"asked|asks|wonders?|wondered|"
-    r"heard|read|goes|reckons?|insists?|according|explained|joked|dreamt|dreamed|swears?|texted)\b",
+    r"\b(?:says?|said|saying|tells?|told|claims?|claimed|thinks?|thought|believes?|wrote|writes?|asked|asks|wonders?|"
+    r"wondered|heard|read|goes|reckons?|insists?|according|explained|joked|dreamt|dreamed|swears?|texted)\b",
     re.IGNORECASE,
 )
 _ADVERBS = re.compile(
     r"^(?P<verb>(?:(?:am|is|are|have|has|do|does|do not|does not|was) )?)(?:(?:really|also|much|"
-    r"actually|currently|just|now|still|"
+    r"actually|currently|just(?! love)|now|still|"
     r"absolutely|truly|simply|definitely|personally|both|already|totally|proudly|recently|happily|mostly|mainly|"
     r"officially|especially|particularly|very much|usually(?= prefer)|generally(?= prefer)|all|quite) )+"
 )
@@ -60,18 +43,20 @@ _NOT_YET = re.compile(r"\b(?:to|will|would|can|could|should|must|may|let|help|ma
 _STATE = re.compile(r"(?:based|living|working) (?:in|at|for|as)\b")
 # "Quick intro," and "long story short," say nothing of what follows; "on paper," and "for the interview," do.
 _ASIDE = re.compile(
-    r"(?!(?:in|on|at|to|for|from|by|with|without|under|according|if|as|like)\b)[\w'-]+(?: [\w'-]+){0,3}$", re.IGNORECASE
+    r"(?!(?:today|tonight|this|in|on|at|to|for|from|by|with|without|under|according|if|as|like)\b)[\w'-]+(?: "
+    r"[\w'-]+){0,3}$",
+    re.IGNORECASE,
 )
 _TELLS_YOU = re.compile(r"^I .*\b(?:tell|telling|told) you\b")
 _CALL_ME = re.compile(
-    rf"^(?i:please |just |you (?:can|may) (?:just )?|feel free to |(?:everyone|people|my friends|"
-    rf"friends) )*(?i:calls?) me "
-    rf"(?P<name>{words.PERSON})(?:,? (?:and )?not (?P<wrong>{words.PERSON}))?$"
+    rf"^(?i:please |just |you (?:can|may) (?:just )?|feel free to |(?:everyone|people|my friends|friends) "
+    rf")*(?i:calls?) me (?P<name>{words.PERSON})(?:,? (?:and )?not (?P<wrong>{words.PERSON}))?$"
 )
 _ELSEWHO = re.compile(
     r"^(?:you|it|this|that|these|those|there|they|he|she|we|please|thanks|let us|can|could|would|will|should)\b", re.I
 )
-_ASKS = re.compile(rf"^(?:please )?{words.IMPERATIVE}\b", re.I)
+_ASKS = re.compile(rf"^(?:please )?(?:{words.IMPERATIVE}|rework|drop|swap|take|find|help|tell)\b", re.I)
+_REMARK = re.compile(r"^(?:no|great|nice|cool|perfect|sorry|thanks|thank you|good)\b", re.I)
 
 
 def stated(turn: Turn, sentence: str, known: People, today: date) -> list[Claim]:
@@ -98,11 +83,13 @@ class _Reading:
         self._carried = ""  # the subject of the clause before, for one that has none
         self._denied = ("", "")  # whom, and with which verb: "is" where the name is not Jon
         self._is_over = False
+        self._is_noted = False  # in a diary's style: not "no meeting today"
 
     def of(self, sentence: str) -> Iterator[Claim]:
         """Until a clause cannot be placed: whose words follow is then anybody's guess."""
-        for clause in _with_not_tails(clauses(_LEAD.sub("", sentence))):
-            said, voice = self._weighed(_LEAD.sub("", clause).strip(" ,"))
+        self._is_noted = not _REMARK.match(sentence)
+        for clause in _with_not_tails(clauses(LEAD.sub("", sentence))):
+            said, voice = self._weighed(LEAD.sub("", clause).strip(" ,"))
             if said:
                 yield from self._in_clause(said, voice)
             if self._is_over:
@@ -111,7 +98,7 @@ class _Reading:
 
     def _weighed(self, clause: str) -> tuple[str, Voice]:
         """The clause without "I think", and a voice that is as sure."""
-        belief = _BELIEF.match(clause)
+        belief = (_BELIEF if self._voice.he else _OWN_BELIEF).match(clause)
         said = clause[belief.end() :] if belief else clause
         if belief is None and not _PROBABLY.search(said):
             return said, self._voice
@@ -126,13 +113,13 @@ class _Reading:
         elif self._denied[1] and clause.startswith("it is "):
             whom, verb = self._denied
             yield from claims_about(Found(whom, f"{verb} {clause[6:]}"), voice, self._known, self._today)
-        elif voice.me == USER and (event := noted_event(clause, self._today)):
+        elif voice.me == USER and self._is_noted and (event := noted_event(clause, self._today)):
             yield claim_of(voice, USER, *event)
         elif found := subject_of(clause, voice, self._known) or self._going_on(clause):
             yield from self._about(found, clause, voice)
         else:
             self._pass_over(clause)
-        self._before = clause
+        self._before, self._is_noted = clause, False
 
     def _going_on(self, clause: str) -> Found | None:
         """Is its subject that of the clause before? Not in "I want to move and have a dog"."""

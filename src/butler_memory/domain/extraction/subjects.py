@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field, replace
 
 from butler_memory.domain.extraction import vocabulary as words
-from butler_memory.domain.extraction.values import person
+from butler_memory.domain.extraction.values import people, person
 from butler_memory.domain.extraction.voices import USER, Claim, Voice, claim_of
 
 # "My wife is vegan" is about one person, "my friend is vegan" may be about any of them.
@@ -87,8 +87,10 @@ def _kin_of(clause: str, whose: str, voice: Voice, known: People) -> Found | Non
     if (said := _KIN_NAMED.match(rest)) and not _NOT_NAMES.match(said["name"]) and (name := person(said["name"])):
         known.known.add(name)
         return Found("", "", (replace(claim_of(voice, USER, predicate, name), wrong=said["wrong"] or ""),))
+    if said := re.match(r"(?:are (?:called|named)|'s names are|names are) (?P<names>.+)", rest):
+        return Found("", "", tuple(claim_of(voice, USER, predicate, name) for name in people(said["names"])))
     name = person(rest.removeprefix(", "))
-    if name:
+    if name and (rest[0] != "," or rest.count(",") > 1):  # not "my sister, Bob and I"
         known.known.add(name)
         after = rest.removeprefix(", ")[len(name) :].lstrip(", ")
         return Found(name, after, (claim_of(voice, USER, predicate, name),))
@@ -105,6 +107,7 @@ def _named(clause: str, voice: Voice, known: People) -> Found | None:
     if not own and (related := _RELATED.match(rest)):
         known.known.add(name)
         return Found("", "", (claim_of(voice, USER, words.KIN[related["kin"]], name),))
-    if own or GOES_ON.match(rest):
+    verb = GOES_ON.match(rest)
+    if own or (verb and verb[0].endswith("s")):  # pandas live in China
         return Found(name, f"'s {rest}" if own else rest)
     return None

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from butler_memory.domain.extraction.sentences import QUOTED
+from butler_memory.domain.extraction.sentences import LEAD, QUOTED
 
 
 class Reach(Enum):
@@ -30,6 +30,12 @@ def _trap(name: str, reach: Reach, *patterns: str) -> Trap:
     return Trap(name, reach, re.compile("|".join(patterns), re.IGNORECASE))
 
 
+_THIS_TEXT = (
+    r"(?:(?:on|about|of|over) )?(?:my|this|these|his|her|their|our) (?:\w+ ){0,2}(?:sentence|phrase|paragraph|text|"
+    r"opening|opener|speech|bio|intro|introduction|pitch|cover letter|letter|caption|slogan|toast|profile|draft|poem|"
+    r"monologue|statement|essay|summary|resume|cv|post|reply|ad|review|lyrics|tweet|blurb|translation|version)s?\b"
+)
+
 # In this order: the first that matches decides.
 TRAPS: tuple[Trap, ...] = (
     _trap(
@@ -45,19 +51,29 @@ TRAPS: tuple[Trap, ...] = (
     _trap(
         "taken back",
         Reach.BEFORE,
-        r"^(?:(?:actually|no|oh|wait|sorry|ok|hmm|well),? )*(?:scratch that|never ?mind|forget (?:that|it|what i said)|"
-        r"(?:i (?:am|was) )?(?:just |only )?(?:kidding|joking)|jk\b|ignore that|i made (?:that|it) up|"
-        r"that was (?:a joke|wrong)|"
-        r"(?:that is )?not true|well,? no\b|i lied|i take that back|strike that|no,? wait|wrong,)",
-        r"^(?:lo+l|(?:ha){2,}h?|rofl|lmao|just kidding|jk|not!|as if|yeah right)[\s!.)]*$",
+        r"^(?:(?:actually|no|nah|oh|wait|sorry|ok|hmm|well|(?:ha){2,}h?|lo+l),? )*(?:scratch that|never ?mind|forget "
+        r"(?:that|it|what i said)|(?:i (?:am|was) )?(?:just |only |totally )?(?:kidding|joking|messing|teasing|pulling "
+        r"your|bluffing)|jk\b|ignore that|i made (?:that|it) up|that was (?:a joke|wrong)|(?:that is )?not true|well,? "
+        r"no\b|i lied|nah\b|please do not\W*$|i take that back|strike that|no,? wait|wrong,)",
+        r"^(?:lo+l|(?:ha){2,}h?|rofl|lmao|just kidding|jk|not|as if|yeah right|said (?:nobody|no one)(?: "
+        r"ever)?)[\s!.)]*$",
+        r"^(?:gotcha|psych|oops,? wrong|wrong (?:window|chat|thread|person)|nope,? not (?:really|true)|or (?:do|am|is|"
+        r"does) (?:I|it|he|she)\b|in my dreams|(?:well,? )?i wish|(?:sorry,? )?i meant\b|i mean (?-i:[A-Z])\w*|"
+        r"correction(?=:)|so (?:says?|said)|said (?-i:[A-Z])\w*|at least not|(?:just|only) for (?:fun|now|this|"
+        r"today)|for fun|"
+        r"my \w+ (?:typed|wrote) (?:that|this)|that (?:is|was) (?:autocorrect|what (?:he|she|they|her|his|my)|for my|"
+        r"(?:my|her|his) \w+ (?:line|form|text)))\b",
+        # "Translate that": what came before was a text.
+        r"^(?:please |now |and |can you |could you )*(?:translate|proofread|rephrase|paraphrase|correct) (?:that|"
+        r"it)\b[^:]*$|"
+        r"^how (?:do|would|can) (?:you|I|we) say (?:that|it)\b",
         r"^[\s😂🤣😜😝😛🙃]+$|^/s$",
     ),
     _trap(
         "role play",
         Reach.REST_OF_EPISODE,
-        r"\brole-? ?play|\bI will be (?:your|the|a|an) (?!back)\w+|\b(?:drill|simulation|mock "
-        r"interview)\b|\blet(?:'s| us| is) (?:play|pretend|imagine)\b|\b(?:act|behave) (?:as|like) "
-        r"(?:a|an|the|if|my)\b",
+        r"\brole-? ?play|\bI will be (?:your|the|a|an) (?!back)\w+|\b(?:drill|simulation|mock interview)\b|\blet(?:'s| "
+        r"us| is) (?:play|pretend|imagine)\b|\b(?:act|behave) (?:as|like) (?:a|an|the|if|my)\b",
         r"^you are (?:now |a |an |the )",
     ),
     _trap(
@@ -67,10 +83,23 @@ TRAPS: tuple[Trap, ...] = (
         r"scenario|comic|song|campaign|example|essay|sketch|screenplay|fanfic)\b",
         r"\b(?:story|novel|film|movie|book|poem|play|joke|tale) (?:is )?(?:about|where|in which)\b",
         r"\b(?:my|the) (?:\w+ )?(?:character|hero|heroine|protagonist|narrator|villain|avatar|persona)\b|\bfictional\b",
-        r"^(?:please |can you |could you |now |help me )*(?:translate|rewrite|rephrase|proofread|"
-        r"paraphrase|summari[sz]e|"
-        r"spell-?check|fix|correct|draft|write|compose|repeat|complete|finish|analy[sz]e|edit|polish|improve|convert|"
-        r"classify|parse|grade)\b(?!.*\b(?:user asked)\b)",
+        r"^(?:please |can you |could you |now |help me )*(?:translate|rewrite|rephrase|proofread|paraphrase|"
+        r"summari[sz]e|spell-?check|fix|correct|draft|write|compose|repeat|complete|finish|analy[sz]e|edit|polish|"
+        r"improve|convert|classify|parse|grade)\b(?!.*\b(?:user asked)\b)",
+        # "What do you think of my opener?", "is this sentence correct?": what follows is the text itself.
+        rf"\b(?:feedback|thoughts|opinion|rate|judge|review|check|critique|evaluate|comment|look (?:at|over)|think "
+        rf"(?:of|about)|(?:how|here|what)(?: is|'s)|how do(?:es)?|what about|is|are|does|like) {_THIS_TEXT}",
+        r"^(?=(?:check|mind|watch|any|how|what|is|are|does|do|can|could)\b).*\b(?:grammar|grammatical(?:ly)?|spelling|"
+        r"punctuation|wording|phrasing|typos?|correct to (?:say|write))\b|"
+        r"^(?:is|does|do|are) (?:this|that|these|it|the following) (?:\w+ )?(?:correct|ok|okay|fine|sound|read)\b",
+        r"^(?:dear (?!butler|claude|assistant)|ladies and gentlemen|to whom it may concern|(?:hello|hi|hey|good \w+),? "
+        r"(?:everyone|everybody|folks|team)\b)",
+        r"\b(?:make|turn|put|get|say) (?:this|that|these) .{0,30}\b(?:sound|in|into|more|less|\w+er)\b|\bwrong here\b|"
+        r"\b(?:which|what) (?:\w+ )?(?:is|are) (?:the )?(?:better|correct|right|wrong|mistakes?|errors?)\W*$|"
+        r"\bnative\b.* say\b",
+        r"\b(?:homework|exercise \d|lesson(?: \d+)?(?=:)|riddles?|charades|guess (?:who|which|the)|two truths|never "
+        r"have I ever|alter ego|(?:first|last|opening|closing) (?:line|sentence)s?|(?:writing|speaking|answer\w*) as|"
+        r"on \w+ behalf|you are me|captions?|slogan|tagline|hashtags?|tattoo|limerick|haiku)\b",
         r"\b(?:example|sample|test) (?:sentence|text|message|input|user|data)\b|\bpretend\b|\bhow do you say\b",
         # What a heading announces is somebody's text, unless it announces the user.
         r"^(?!.*\b(?:me|my|I|rules?|preferences?|know|remember|facts?|notes?|learned|user|summary)\b).*:$",
@@ -83,30 +112,29 @@ TRAPS: tuple[Trap, ...] = (
     _trap(
         "joke",
         Reach.SENTENCE,
-        r"\b(?:lo+l|lmao|rofl|(?:ha){2,}h?|hehe|jk|just kidding|joking|yeah right|as if|oh sure|call "
-        r"me crazy|sure,? because)\b",
+        r"\b(?:lo+l|lmao|rofl|(?:ha){2,}h?|hehe|jk|just kidding|joking|yeah right|as if|oh sure|call me crazy|sure,? "
+        r"because|trust me|dammit|damn it|cannot lie|messing with you|pulling your leg|april fools?|said (?:nobody|"
+        r"no one)|killed my father)\b|\.\.\. ?not\b",
         r"[😂🤣😜😝😛🙃😉]|(?:^|\s)(?:/s|:P|;-?\)|:-?D|xD)(?:$|\W)",
     ),
     _trap(
         "secret",
         Reach.SENTENCE,
-        r"\b(?:password|passcode|passphrase|pin|api key|secret|token|credit card|debit card|iban|"
-        r"account number|passport|"
-        r"social security|ssn|licen[cs]e number|(?:phone|mobile|cell) (?:number|is)|cvv|private key|"
-        r"login|credentials?)\b",
+        r"\b(?:password|passcode|passphrase|pin|api key|secret|token|credit card|debit card|iban|account number|"
+        r"passport (?:number|no\b|is)|social security|ssn|licen[cs]e number|(?:phone|mobile|cell) (?:number|is)|cvv|"
+        r"private key|login|credentials?)\b",
         r"(?<!\d)(?!\d{4}-\d\d-\d\d)\d[\d\s().-]{6,}\d",
         r"\bsk-\w|\S@\S|://",
     ),
     _trap(
         "hypothetical",
         Reach.SENTENCE,
-        r"^(?:(?:so|and|but|ok|well|now),? )*(?:imagine|suppose|assum(?:e|ing)|say I|say my|picture|"
-        r"what if|supposing|if only|"
-        r"as if|let us say|let is say|let me say|in case|unless|provided|for the sake of|"
-        r"hypothetically|theoretically)\b",
-        r"\b(?:hypothetical(?:ly)?|if I were|if he were|if she were|as though|wish|wishes|would have|"
-        r"supposedly|in theory|"
-        r"allegedly|for the sake of argument|in another life|let us say|one day I will)\b",
+        r"^(?:(?:so|and|but|ok|well|now),? )*(?:imagine|suppose|assum(?:e|ing)|say I|say my|picture|what if|supposing|"
+        r"if only|as if|let us say|let is say|let me say|in case|unless|provided|for the sake of|hypothetically|"
+        r"theoretically)\b",
+        r"\b(?:hypothetical(?:ly)?|if I were|if he were|if she were|as though|wish|wishes|would have|supposedly|or "
+        r"so \w+|on paper|he wrote|she wrote|in "
+        r"theory|allegedly|for the sake of argument|in another life|let us say|one day I will)\b",
     ),
     _trap(
         "perhaps",
@@ -117,31 +145,28 @@ TRAPS: tuple[Trap, ...] = (
     _trap(
         "past",
         Reach.SENTENCE,
-        r"\b(?:used to|back then|when (?:I|he|she|we|they) (?:was|were)|as a (?:child|kid|teenager|boy|"
-        r"girl|student)|years ago|"
-        r"in the past|formerly|previously|back when|no longer|any ?more|at the time|until (?:last|recently)|"
+        r"\b(?:used to|back then|when (?:I|he|she|we|they) (?:was|were)|as a (?:child|kid|teenager|boy|girl|student)|"
+        r"years ago|in the past|formerly|previously|back when|no longer|any ?more|at the time|until (?:last|recently)|"
         r"in my (?:youth|twenties|childhood)|growing up|my late|stopped|once upon)\b",
     ),
     _trap(
         "quote",
         Reach.SENTENCE,
         QUOTED,
-        r"(?-i:[A-Z])\w+: (?:I|my|we)\b",
+        r"(?-i:[A-Z])\w*: (?:I|my|we)\b",
         r"[,.!] (?:said|says|joked|replied|quipped|laughed|shouted) \w",
     ),
 )
 
 _QUESTION_OPENS = re.compile(
-    r"^(?:(?:so|and|but|ok|hey|hi|well|also),? )*(?:(?:do|does|did|can|could|would|will|should|is|"
-    r"are|am|was|were|have|has|"
-    r"may|shall|might)(?: not)? (?:I|you|he|she|it|we|they|there|the user|my|your|this|that|anyone)\b|"
-    r"(?:what|who|whom|whose|where|why|how|which|when (?:do|does|did|is|are|will|was|should|can))\b)",
+    r"^(?:(?:so|and|but|ok|hey|hi|well|also),? )*(?:(?:do|does|did|can|could|would|will|should|is|are|am|was|were|have|"
+    r"has|may|shall|might)(?: not)? (?:I|you|he|she|it|we|they|there|the user|my|your|this|that|anyone)\b|(?:what|who|"
+    r"whom|whose|where|why|how|which|when (?:do|does|did|is|are|will|was|should|can))\b)",
     re.IGNORECASE,
 )
 _QUESTION_TAIL = re.compile(
-    r"[,;:.—–-]\s*(?:and |so |but )?(?=(?:can|could|would|will|should|what|which|who|where|how|why|"
-    r"when|is|are|do|does|did|any)\b)"
-    r"[^,;]*(?:,[^,;]*)?\?$",
+    r"[,;:.—–-]\s*(?:and |so |but )?(?=(?:can|could|would|will|should|what|which|who|where|how|why|when|is|are|do|does|"
+    r"did|any)\b)[^,;]*(?:,[^,;]*)?\?$",
     re.IGNORECASE,
 )
 _TAG_QUESTION = re.compile(
@@ -150,7 +175,9 @@ _TAG_QUESTION = re.compile(
 
 
 def trap_in(sentence: str) -> Trap | None:
-    return next((trap for trap in TRAPS if trap.pattern.search(sentence)), None)
+    """Also behind "by the way,": what it opens with may hide how a sentence begins."""
+    said = {sentence, LEAD.sub("", sentence)}
+    return next((trap for trap in TRAPS if any(map(trap.pattern.search, said))), None)
 
 
 def stated_part(sentence: str) -> str:
@@ -167,11 +194,11 @@ def stated_part(sentence: str) -> str:
 
 # Within a clause: what is true only under a condition, or only for a while.
 CONDITION = re.compile(
-    r"^(?:if|unless|when|whenever|in case|once|until|even if|whether)\b|\b(?:if|unless|whether)\b", re.I
+    r"^(?:if|unless|when|whenever|in case|as (?:far|long) as|once|until|even if|whether)\b|\b(?:if|unless|whether)\b",
+    re.I,
 )
 MOMENTARY = re.compile(
-    r"\b(?:today|tonight|right now|at the moment|(?:in|for|on|at) this|here|this (?:morning|"
-    r"evening|afternoon|week|time)|for now|temporarily|"
-    r"just this once)\b",
+    r"\b(?:today|tonight|right now|at the moment|(?:in|for|on|at) this|here|until|till|for another|this (?:morning|"
+    r"evening|afternoon|week|time)|for now|temporarily|just this once)\b",
     re.IGNORECASE,
 )

@@ -16,12 +16,10 @@ _KEPT_WHOLE = re.compile(
 )
 # What begins another thought.
 _CUT = re.compile(
-    r"(?:\s*(?:[;!?()\[\]—–]|:(?!\d)|\.\s|\.$|\s-\s)|,?\s+(?:but|so|because|since|which|who|whom|"
-    r"that|when|whenever|while|if|"
-    r"although|though|unless|as|until|please|thanks|especially|particularly|except|even|too|hence|"
-    r"therefore|than any\w+|"
-    r"more than|the most|most of all|a lot|very much|so much|these days|nowadays|right now|currently|at the moment|"
-    r"by the way|btw|you know|anyway|now|just|and (?:more|so on|others|stuff)|etc|for what|as well|to death|"
+    r"(?:\s*(?:[;!?()\[\]—–]|:(?!\d)|\.\s|\.$|\s-\s)|,?\s+(?:but|so|because|since|which|who|whom|that|when|whenever|"
+    r"while|if|although|though|unless|as|until|please|thanks|especially|particularly|except|even|too|hence|therefore|"
+    r"than any\w+|more than|the most|most of all|a lot|very much|so much|these days|nowadays|right now|currently|at "
+    r"the moment|by the way|btw|you know|anyway|now|just|and (?:more|so on|others|stuff)|etc|for what|as well|to death|"
     r"with (?:my|all|a passion))\b).*",
     re.IGNORECASE | re.DOTALL,
 )
@@ -34,14 +32,19 @@ _GLUE = "\x1f"
 _ARTICLE = re.compile(r"^(?:(?:an?|the|some|any|all|both|mostly|mainly|my own) )+")
 # Words by which a value points at something that was just there, or is a clause of its own.
 _POINTING = re.compile(
-    r"\b(?:it|this|that|these|those|you|your|yours|him|them|me|I|myself|one|ones|everything|"
+    r"\b(?:it|this|that|these|those|you|your|yours|him|them|me|I|myself|one|ones|everything|mine|ours|theirs|"
     r"everywhere|somewhere|sometimes|forever|nothing|anything|something|"
     r"everyone|anyone|someone|how|what|when|where|why|whatever|is|are|was|were|am|will|would|can|could|should|might|"
     r"has|had|did|does|mistake|same|second|first|third|last|option|options|answer|here|there|lot|bit)\b"
 )
 _BEGINS_BADLY = re.compile(
     r"^(?:the|all|both|these|more|most|many|so|also|my|our|his|her|their|not|being|having|to|at|in|"
-    r"on|for|with|from|going|getting|doing|without|of|by)\b"
+    r"on|for|with|from|going|getting|doing|without|of|by|no|zero|none|neither|hardly|barely|another|enough|lots|half|"
+    r"part|every|each|either|waiting|queu\w+|paying for|losing|missing|asking|nagging|complaining|bothering)\b"
+    # What is chosen from what there is now: "Tuesday", "3pm", "B", "version 2".
+    r"|^(?:(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day|tomorrow|tonight|today|later|\d[\d:.]*(?: ?[ap]m)?|[A-Z]|"
+    r"(?:version|plan|number|variant|draft|design|choice|layout|slide|page|table|seat|room|paragraph|chapter|"
+    r"section|line|step) \w+)$"
 )
 _NO_WORD = re.compile(r"[\ufffc@{}<>|\\]|://|\d{5}")
 
@@ -105,8 +108,8 @@ def people(text: str) -> list[str]:
 _NO_PLACE = re.compile(
     any_of(
         "Monday Tuesday Wednesday Thursday Friday Saturday Sunday January February March April May June July August "
-        "September October November December Mondays Fridays Saturdays Sundays I My The A An This "
-        "That Peace Fear Hope Hell Heaven"
+        "September October November December Mondays Fridays Saturdays Sundays Christmas Easter Noon Midnight Peanuts "
+        "Free Money Night God Dad Mom Mum Full I My The A An This That Peace Fear Hope Hell Heaven"
     )
     + r"(?!\w)"
 )

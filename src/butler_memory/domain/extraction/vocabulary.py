@@ -27,41 +27,77 @@ KIN: dict[str, str] = {
 KIN_WORD = r"(?:(?:older|elder|younger|little|big|eldest|youngest|oldest|twin|late) )?(?P<kin>" + any_of("", *KIN) + ")"
 PET = any_of(
     "dog cat puppy kitten parrot hamster rabbit horse turtle tortoise goldfish ferret budgie "
-    "canary snake labrador poodle beagle dachshund corgi bulldog terrier"
+    "canary snake labrador poodle beagle dachshund corgi bulldog terrier retriever shepherd "
+    "whippet greyhound pug collie spaniel chihuahua husky cockatiel parakeet gecko iguana donkey goat pony",
+    "guinea pig",
+    "golden retriever",
+    "labrador retriever",
+    "german shepherd",
+    "border collie",
+    "cocker spaniel",
+    "french bulldog",
+    "maine coon",
+    "siamese cat",
+    "persian cat",
 )
-PETS = any_of("dogs cats puppies kittens parrots hamsters rabbits horses turtles goldfish chickens budgies bees")
+PETS = any_of(
+    "dogs cats puppies kittens parrots hamsters rabbits horses turtles goldfish chickens budgies bees ducks goats "
+    "ponies tortoises",
+    "guinea pigs",
+)
+PET_LOOKS = any_of(
+    "old young little small big large black white brown grey gray ginger tabby rescue lazy elderly pet house "
+    "lovely sweet fluffy new senior spotted blind deaf crazy cute beautiful wonderful"
+)
 COUNT = any_of("two three four five six seven 2 3 4 5 6 7")
 
 # A name: capitalised words, with the small words that join them. "Acme", "Red Cross", "Frankfurt am Main".
 _CAPITAL = r"[^\W\d_a-zà-öø-ÿ][\w'’.&+-]*"
 PROPER = (
-    rf"(?:{_CAPITAL}(?: (?:(?:de|of|the|la|le|du|des|am|on|upon|sur|del|van|der|di|da|&) )?(?:{_CAPITAL}|\d+)){{0,4}})"
+    rf"(?:{_CAPITAL}(?: (?:(?:de|of|the|la|le|du|des|am|upon|sur|del|van|der|di|da|&) )?(?:{_CAPITAL}|\d+)){{0,4}})"
 )
 # A person's: two titles that end in a dot, no numbers.
 PERSON = rf"(?:(?:Dr|Mr|Mrs|Ms|Prof)\. )?{_CAPITAL}(?: (?:(?:de|van|von|der|da|di|del|la|bin|al) )?{_CAPITAL}){{0,3}}"
+# What people say that they live in, or are married to.
+_TOOLS = (  # and what they use
+    "Excel Word Outlook Gmail Slack Teams Zoom Jira Notion Figma Photoshop Chrome Firefox Safari Edge Vim Emacs VS "
+    "Terminal Windows Linux Ubuntu Debian Fedora MacOS Android iOS Spotify Netflix Discord Telegram WhatsApp "
+    "Signal Twitter Bluesky Mastodon GitHub GitLab AWS Azure Kubernetes Docker Postgres TypeScript JavaScript "
+    "Dropbox Obsidian Evernote Todoist Trello Asana Fastmail Proton"
+)
+TOOL = any_of(_TOOLS) + r"(?!\w)"
+NOT_A_HOME = re.compile(
+    any_of(
+        f"{_TOOLS} Python Java Google Apple Flat Apartment Apt Room Building Block Unit Dorm House Marketing Sales HR "
+        "Finance Accounting Engineering Management Legal Support Plan Team Version Option Step Spring Summer Autumn "
+        "Winter Narnia Neverland Wonderland Hogwarts Mordor Gotham Atlantis Mars Venus Buckingham Denial Limbo "
+        "Paradise Purgatory Utopia", "La La",
+    ) + r"(?!\w)"
+)  # fmt: skip
 NOT_A_PERSON = re.compile(
     any_of(
-        "I You He She It We They This That These Those There Here The A An My Your His Her Our Their Its And But Or So "
-        "If When While Who What Where Why How Yes No Not Now Then Today Tomorrow Yesterday Tonight Please Thanks Also "
-        "Everyone Everybody Someone Somebody Nobody Anyone People Users User Most Many Some All Each Every Monday "
-        "Tuesday Wednesday Thursday Friday Saturday Sunday January February March April May June July August September "
-        "October November December Python Java Google Apple Siri Alexa Claude ChatGPT Nothing Everything Life Later "
-        "Maybe Back Again Sorry Hello Hi Hey Great Good Only Just Never Always Nope Imagine Suppose Assume Batman "
-        "God Jesus Santa London Paris Rome Berlin Home Work School Work"
+        f"{_TOOLS} Dad Daddy Mom Mommy Mum Mummy Grandma Grandpa Granny Coffee Tea Wine Beer Chocolate Music Silence "
+        "Sleep Time Money Love Justice Fortune Fate Luck Nature Pizza Bread Tofu ASAP Ishmael Einstein Sherlock Legion "
+        "Mud Test I You He She It We They This That These Those There Here The A An My Your His Her Our Their Its And "
+        "But Or So If When While Who What Where Why How Yes No Not Now Then Today Tomorrow Yesterday Tonight Please "
+        "Thanks Also Everyone Everybody Someone Somebody Nobody Anyone People Users User Most Many Some All Each Every "
+        "Monday Tuesday Wednesday Thursday Friday Saturday Sunday January February March April May June July August "
+        "September October November December Python Java Google Apple Siri Alexa Claude ChatGPT Nothing Everything "
+        "Life Later Maybe Back Again Sorry Hello Hi Hey Great Good Only Just Never Always Nope Imagine Suppose Assume "
+        "Batman God Jesus Santa London Paris Rome Berlin Home Work School Work"
     )
     + r"(?!\w)"
 )
 # Labels that look like a speaker's name at the start of a line, and are none.
 NOT_A_SPEAKER = frozenset(
     (
-        "example question answer title author name names lyrics chorus verse quote review bio "
-        "abstract caption character "
-        "narrator subject object date time place location address home job employer allergies allergy diet likes "
-        "dislikes hobbies goal goals plan plans todo task tasks rule rules warning important tip step status reason "
-        "ingredients method total price email phone url link source sources translation english french german spanish "
-        "story poem scene setting prompt instruction instructions input first second third also update ps re fwd cc to "
-        "dear said says wrote user users from sent story dialogue act topic keywords tags type id "
-        "version memory memories fact facts reminder"
+        "example question answer title author name names lyrics chorus verse quote review bio abstract caption "
+        "character narrator subject object date time place location address home job employer allergies allergy diet "
+        "likes dislikes hobbies goal goals plan plans todo task tasks rule rules warning important tip step status "
+        "reason ingredients method total price email phone url link source sources translation english french german "
+        "spanish story poem scene setting prompt instruction instructions input first second third also update ps re "
+        "fwd cc to dear said says wrote user users from sent story dialogue act topic keywords tags type id version "
+        "memory memories fact facts reminder"
     ).split()
 )
 
@@ -77,9 +113,27 @@ FOOD = any_of(
     "alcohol caffeine onions garlic mushrooms tofu veal bacon honey gelatin poultry", "red meat",
     "animal products", "grapefruit",
 )  # fmt: skip
+_ALLERGENS = any_of(
+    "peanut nut walnut hazelnut cashew almond pistachio pecan macadamia sesame soy soya wheat gluten dairy milk "
+    "lactose cheese egg fish shellfish seafood shrimp prawn crab lobster mussel oyster clam squid tuna salmon kiwi "
+    "mango strawberry strawberries banana apple peach cherry cherries tomato tomatoe avocado pineapple orange citrus "
+    "grape grapefruit melon celery carrot garlic onion mustard lupin corn chickpea lentil pea bean mushroom cinnamon "
+    "coconut chocolate honey yeast sulfite sulphite MSG alcohol wine beer caffeine pollen ragweed grass grasse birch "
+    "dust mite mold mould cat dog horse rabbit hamster bird feather fur dander bee wasp hornet ant mosquito sting bite "
+    "venom latex nickel wool lanolin rubber cotton polyester metal cobalt perfume fragrance chlorine detergent "
+    "sunscreen aspirin ibuprofen paracetamol acetaminophen codeine morphine naproxen sulfa iodine lidocaine novocaine "
+    "insulin antibiotic adhesive bleach flower lily lilies tree pepper paprika potato potatoe pork beef chicken meat "
+    "rice oat rye barley buckwheat seed sunflower down hay sunlight cilantro coriander parsley basil vanilla kiwifruit "
+    "fig plum apricot pear berry berries raspberry raspberries blueberry blueberries eggplant aubergine spinach "
+    "turmeric saffron ginger cockroach cockroache goat sheep silicone formaldehyde anesthetic anaesthetic NSAID statin "
+    "vaccine linen",
+    "guinea pig", "contrast dye", "hair dye",
+)  # fmt: skip
+ALLERGEN = rf"(?i:(?:[\w'-]+ ){{0,2}}(?:{_ALLERGENS}s?|[a-z]+(?:cillin|mycin|floxacin|cycline|sporin|oxazole)))"
 BEING_ILL = any_of(
     "diabetic asthmatic epileptic celiac coeliac deaf dyslexic autistic blind anemic anaemic hypertensive",
-    "color blind", "colour blind", "colorblind", "hard of hearing", "visually impaired", "hearing impaired",
+    "color blind", "colour blind", "colorblind", "color-blind", "colour-blind", "colourblind",
+    "hard of hearing", "visually impaired", "hearing impaired",
 )  # fmt: skip
 ILLNESS = (
     r"(?:(?:mild|severe|chronic|seasonal|type \d|stage \d|high|low|irritable|multiple|rheumatoid|an? ) ?){0,3}(?:"
@@ -89,7 +143,11 @@ ILLNESS = (
         "anxiety scoliosis lupus endometriosis gout glaucoma osteoporosis fibromyalgia narcolepsy vertigo sciatica",
         "hay fever", "blood pressure", "sleep apnea", "bowel syndrome", "bad back", "high cholesterol", "sclerosis",
     )
-    + r"|(?:[\w'-]+ ){1,2}(?:disease|disorder|syndrome))"
+    # Those with a name: there are also an "impostor syndrome" and a "shiny object syndrome".
+    + r"|[A-Z][\w-]+'s? (?:disease|syndrome)|(?:celiac|coeliac|heart|kidney|liver|lung|thyroid|Lyme|Graves|autoimmune|"
+    r"inflammatory bowel) disease|(?:bipolar|anxiety|panic|eating|sleep|seizure|bleeding|attention deficit|personality|"
+    r"thyroid) disorder|(?:carpal tunnel|restless legs?|polycystic ovary|chronic fatigue|Down|Marfan|Tourette) "
+    r"syndrome)"
 )  # fmt: skip
 MEDICINE = (
     r"(?:\d+ ?(?:mg|mcg|µg|ml) (?:of )?[\w-]+|"
@@ -99,7 +157,8 @@ MEDICINE = (
         "salbutamol albuterol methotrexate amlodipine losartan lithium xanax prozac zoloft melatonin",
         "beta blockers", "blood thinners", "birth control", "vitamin D", "vitamin B12",
     )
-    + r"(?: \d+ ?(?:mg|mcg))?)"
+    + r"|[a-z]{3,}(?:triptan|pril|sartan|statin|olol|prazole|cillin|mycin|azepam|azolam|formin|gliptin|oxetine|profen|"
+    r"thyroxine|sone|mab|parin|setron|tidine|dipine))(?: \d+ ?(?:mg|mcg))?"
 )  # fmt: skip
 LANGUAGE = any_of(
     "English French German Spanish Portuguese Italian Dutch Swedish Norwegian Danish Finnish Polish Czech Slovak Greek "
@@ -111,10 +170,11 @@ LANGUAGE = any_of(
 NATIONALITY = any_of(
     "American British English Scottish Welsh Irish French German Spanish Portuguese Italian Dutch Belgian Swiss "
     "Austrian Swedish Norwegian Danish Finnish Polish Czech Greek Turkish Russian Ukrainian Egyptian Moroccan Israeli "
-    "Indian Pakistani Chinese Japanese Korean Vietnamese Thai Indonesian Filipino Australian "
-    "Canadian Mexican Brazilian "
-    "Argentinian Colombian Chilean Peruvian Nigerian Ghanaian Kenyan Ethiopian Iranian Romanian Hungarian Bulgarian "
-    "Serbian Croatian Icelandic"
+    "Indian Pakistani Chinese Japanese Korean Vietnamese Thai Indonesian Filipino Australian Canadian Mexican "
+    "Brazilian Argentinian Colombian Chilean Peruvian Nigerian Ghanaian Kenyan Ethiopian Iranian Romanian Hungarian "
+    "Bulgarian Serbian Croatian Icelandic Estonian Latvian Lithuanian Slovak Slovenian Bosnian Albanian Georgian "
+    "Armenian Lebanese Syrian Tunisian Algerian Senegalese Tanzanian Ugandan Malaysian Singaporean Taiwanese Cuban "
+    "Venezuelan Ecuadorian Bolivian Uruguayan Jamaican Maltese Cypriot"
 )
 # The last word of what somebody is by trade; up to three words may stand before it.
 TRADE = any_of(
@@ -125,8 +185,14 @@ TRADE = any_of(
     "waiter waitress writer consultant freelancer student baker barista bartender tailor translator researcher "
     "gardener postman electrician secretary salesperson recruiter lecturer tutor actuary anesthesiologist radiologist "
     "cardiologist pediatrician physiotherapist beekeeper bookkeeper painter sculptor actor actress singer violinist "
-    "pianist composer soldier sailor cop detective geologist historian linguist mathematician philosopher statistician",
-    "police officer", "flight attendant", "social worker", "truck driver",
+    "pianist composer soldier sailor cop detective geologist historian linguist mathematician philosopher statistician "
+    "florist optician welder roofer locksmith miner butcher brewer surveyor notary paralegal optometrist dietitian "
+    "nutritionist stonemason glazier jeweller watchmaker luthier blacksmith fisherman forester zookeeper botanist "
+    "astronomer geographer archaeologist anthropologist sociologist copywriter proofreader illustrator animator "
+    "choreographer curator cashier clerk receptionist caretaker janitor cleaner courier concierge sommelier podiatrist "
+    "dermatologist neurologist oncologist anaesthetist hairdresser barber machinist technician administrator "
+    "coordinator underwriter auditor broker banker realtor interpreter diplomat priest pastor rabbi referee",
+    "police officer", "estate agent", "flight attendant", "social worker", "truck driver",
 )  # fmt: skip
 ORGANISATION = any_of(
     "bank hospital university school council government startup ministry library museum company agency clinic "
@@ -135,20 +201,30 @@ ORGANISATION = any_of(
 )
 BELONGING = any_of(
     "car house boat sailboat piano bike bicycle motorcycle motorbike scooter campervan van truck guitar telescope "
-    "cottage cabin garden flat drone kayak camper"
+    "cottage cabin garden drone kayak camper"
 )
 GAME = any_of(
     "tennis chess football soccer basketball volleyball badminton golf hockey rugby squash "
         "cricket padel bridge poker go "
     "handball baseball piano guitar violin cello drums flute saxophone trumpet bass harp clarinet banjo ukulele "
-    "accordion viola oboe", "table tennis", "video games", "board games", "the piano",
+    "accordion viola oboe bassoon trombone tuba mandolin harmonica recorder sitar lute",
+    "table tennis", "video games", "board games", "the piano",
 )  # fmt: skip
-ROUTINE = any_of(
+# The last word of what people collect for pleasure: parcels and debts are collected, too.
+COLLECTED = any_of(
+    "stamps coins records vinyl LPs pens books postcards magnets comics watches shells seashells rocks stones minerals "
+    "fossils cards toys figurines mugs teapots maps antiques posters cameras typewriters knives swords dolls "
+    "butterflies autographs memorabilia art paintings prints sneakers hats bottles corks keychains spoons thimbles "
+    "clocks guitars ornaments miniatures trains bears games consoles instruments orchids succulents globes radios "
+    "plates badges pins patches banknotes matchboxes crystals gemstones"
+)
+_ROUTINES = any_of(
     "run runs swims jogs walks cycles meditates swim jog walk cycle meditate train practice "
         "practise journal read stretch", "go to", "go for", "wake up",
     "get up", "work out", "go running", "go swimming", "have breakfast", "have lunch", "have dinner", "eat breakfast",
     "eat dinner", "eat lunch", "drink coffee", "do yoga", "go to bed", "call my", "visit my", "cook dinner",
 )  # fmt: skip
+ROUTINE = rf"(?:{_ROUTINES}|go [a-z]+ing)"
 EVENT = any_of(
     "appointment appt meeting exam interview checkup check-up surgery operation lesson class reservation dinner lunch "
     "call test dentist doctor haircut therapy session deadline concert presentation workshop conference viewing "
@@ -157,18 +233,17 @@ EVENT = any_of(
 JOURNEY = any_of("flight train ferry bus trip cruise")
 # What an instruction may begin with: without this list, "Always a pleasure" and "Never mind" would be rules.
 IMPERATIVE = any_of(
-    "add address answer append approve archive ask attach avoid back backup block book bring buy "
-    "cc CC call cancel change "
-    "charge check choose cite clean close commit compare compress confirm contact convert copy create cross-check "
-    "deploy delete disclose discuss double-check draft email enable encrypt escalate estimate explain export file fill "
-    "flag follow format forward get give go greet group guess hide highlight ignore include inform install introduce "
-    "invite keep label leave limit link list log mail make mark mention merge message move mute name notify offer open "
-    "order order overwrite pay pick place plan post prefer present print prioritize prioritise propose provide publish "
-    "push put quote read recommend refer refuse reject remind remove rename reply report request reschedule respond "
-    "reveal review round run save say schedule search seek send set share shorten show sign skip "
-    "sort speak spell spend "
-    "split start state stick stop store suggest summarize summarise switch tag talk tell test text translate turn type "
-    "update upload use verify wait wake warn wrap write assume disturb cook invent"
+    "add address answer append approve archive ask attach avoid back backup block book bring buy cc CC call cancel "
+    "change charge check choose cite clean close commit compare compress confirm contact convert copy create "
+    "cross-check deploy delete disclose discuss double-check draft email enable encrypt escalate estimate explain "
+    "export file fill flag follow format forward get give go greet group guess hide highlight ignore include inform "
+    "install introduce invite keep label leave limit link list log mail make mark mention merge message move mute name "
+    "notify offer open order order overwrite pay pick place plan post prefer present print prioritize prioritise "
+    "propose provide publish push put quote read recommend refer refuse reject remind remove rename reply report "
+    "request reschedule respond reveal review round run save say schedule search seek send set share shorten show sign "
+    "skip sort speak spell spend split start state stick stop store suggest summarize summarise switch tag talk tell "
+    "test text translate turn type update upload use verify wait wake warn wrap write assume disturb cook invent",
+    "look up",
 )
 EVERY_AGENT = re.compile(
     r"\b(?:all of you|(?:all|every|any)(?: of)?(?: the| my)? (?:agents?|butlers?|assistants?|bots?)|everywhere)\b", re.I

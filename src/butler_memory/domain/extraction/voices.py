@@ -35,10 +35,9 @@ class Voice:
 
 
 _REPORT = re.compile(
-    r"^(?:(?:the )?user|User) (?:also |has |explicitly |just )*(?:said|says|stated|states|"
-    r"mentioned|mentions|told (?:me|us)|"
-    r"confirmed|noted|shared|explained|revealed|reported|clarified|added|disclosed|corrected(?: me|"
-    r" this| that)?)(?: to me| to us)?[,:]?(?: that)? (?P<what>.+)",
+    r"^(?:(?:the )?user|User) (?:also |has |explicitly |just )*(?:said|says|stated|states|mentioned|mentions|told "
+    r"(?:me|us)|confirmed|noted|shared|explained|revealed|reported|clarified|added|disclosed|corrected(?: me| this| "
+    r"that)?)(?: to me| to us)?[,:]?(?: that)? (?P<what>.+)",
     re.IGNORECASE,
 )
 _GERUND = {"being": "is", "having": "has", "living": "lives", "working": "works", "liking": "likes", "owning": "owns"}
