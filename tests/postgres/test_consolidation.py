@@ -582,6 +582,22 @@ async def test_k5_a_rejected_proposal_writes_nothing_and_its_episodes_can_be_rea
     assert await states(urls) == ["consolidated"]
 
 
+async def test_e4_a_proposal_goes_when_the_last_of_its_episodes_has_gone(
+    ask: Caller, hands: Hands, urls: Urls, reads: Callable[..., Any], admin: Any
+) -> None:
+    """It holds what they said, and nobody can accept it any more."""
+    for n in range(12):
+        await ask.fact(f"old {n}", f"key_{n}")
+    hands.pass_(days=1)
+    await tell(ask, hands, "User: everything is new")
+    engine, _ = await reads({"new_facts": [fact(f"new {n}", f"key_{n}") for n in range(11)]})
+    await consolidated(engine)
+    for days, left in ((60, 1), (40, 0)):
+        hands.pass_(days=days)
+        await engine.workers.run_now(JobName.EPISODE_CLEANUP, "home")
+        assert len(await rows(urls, "SELECT 1 FROM memory.reviews")) == left
+
+
 async def test_e7_an_episode_forgotten_while_it_is_read_teaches_nothing(
     ask: Caller, hands: Hands, urls: Urls, open_engine: OpenEngine
 ) -> None:

@@ -141,6 +141,11 @@ RECORDS = {
     "reviews": "closed_at",  # which an open one does not have
     "consolidation_runs": "finished_at",
 }
+# A proposal whose episodes have all gone can be accepted by nobody; what they said goes with them (E4, L3).
+_GONE = {
+    "reviews": "state = 'open' AND proposal ? 'episodes' AND NOT EXISTS (SELECT 1 FROM memory.episodes e"
+    " WHERE e.tenant_id = %(tenant)s AND reviews.proposal -> 'episodes' ? e.id::text)"
+}
 _STILL_NEEDED = {
     "consolidation_runs": "id IN (SELECT run_id FROM memory.reviews r"
     " WHERE r.tenant_id = %(tenant)s AND r.state = 'open' AND r.run_id IS NOT NULL)"
@@ -152,8 +157,9 @@ async def forget_records(conn: Conn, tenant: str, table: str, before: datetime, 
     done = await conn.execute(
         f"""
         DELETE FROM memory.{table} WHERE tenant_id = %(tenant)s AND {key} IN (
-            SELECT {key} FROM memory.{table} WHERE tenant_id = %(tenant)s AND {RECORDS[table]} < %(before)s
-              AND NOT {_STILL_NEEDED.get(table, "false")}
+            SELECT {key} FROM memory.{table} WHERE tenant_id = %(tenant)s
+              AND ({RECORDS[table]} < %(before)s AND NOT {_STILL_NEEDED.get(table, "false")}
+                   OR {_GONE.get(table, "false")})
             ORDER BY {RECORDS[table]} LIMIT %(limit)s)
         """,
         {"tenant": tenant, "before": before, "limit": limit},
