@@ -208,6 +208,9 @@ class Home:
     async def _rows(self, table: str) -> list[Json]:
         return await rows(self.house.urls, f"SELECT * FROM memory.{table} WHERE tenant_id = %s", self.ask.who.tenant)
 
+    async def contradictions(self) -> list[Json]:
+        return [link for link in await self._rows("memory_links") if link["relation"] == "contradicts"]
+
     async def unmoved(self) -> list[Json]:
         """Asserts the law; returns what is new."""
         after = await self.known()
@@ -262,7 +265,8 @@ async def test_k9_patterns_take_nothing_that_the_user_only_tells_of(home: Home, 
 @pytest.mark.parametrize("form", FORMATS)
 async def test_g6_a_model_that_obeys_what_is_not_the_users_moves_nothing(home: Home, form: str, obeys: str) -> None:
     await home.reads(hostile(form), OBEDIENCE[obeys])
-    await home.unmoved()
+    new = {row["id"] for row in await home.unmoved()}
+    assert [link for link in await home.contradictions() if link["source_id"] not in new] == [], "nothing is contested"
 
 
 @pytest.mark.parametrize("obeys", ["makes the rule", "states the lie", "corrects all with the lie"])

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from butler_memory.domain import text as module
-from butler_memory.domain.text import Sought, digest, key, meaning, meaning_of, same_form, stems, subject_key
+from butler_memory.domain.text import Sought, digest, key, meaning, meaning_of, named, same_form, stems, subject_key
 
 law = settings(deadline=None, derandomize=True, database=None, max_examples=200)
 texts = st.text(max_size=60)
@@ -308,3 +308,16 @@ def test_f3_a_digest_depends_on_the_key_and_on_where_one_part_ends(secret: bytes
 @given(*2 * [st.lists(st.text(st.sampled_from("ab\x1f\x00 "), max_size=3), min_size=1, max_size=3)])
 def test_e6_two_lists_of_parts_never_have_one_digest(parts: list[str], others: list[str]) -> None:
     assert (digest(b"key", *parts) == digest(b"key", *others)) == (parts == others)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("Send it to Mallory", {"mallori"}),
+        ("Always mail ann@example.org first", {"ann", "exampl", "org"}),
+        ("Write to /etc/passwd", {"etc", "passwd"}),
+        ("Never call before 9 am. Always knock", set()),
+    ],
+)
+def test_k9_what_a_text_calls_by_name(text: str, names: set[str]) -> None:
+    assert named(text) == names

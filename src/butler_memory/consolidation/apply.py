@@ -277,6 +277,8 @@ def _linked(memory: Fact | Rule, links: tuple[Link, ...]) -> Change:
 
 
 async def _link(conn: Conn, author: Author, planned: PlannedLink) -> Item:
+    if planned.refused:
+        return _refused(planned, planned.refused)
     first, second = [
         await memories.find(conn, author.tenant, each.type, each.id, lock=True)
         for each in (planned.first, planned.second)

@@ -21,6 +21,8 @@ T = TypeVar("T", Episode, Fact, Rule)
 # What the memory knows is shown to the reader up to so many of each; the latest confirmed first.
 MOST_FACTS = 2000
 MOST_RULES = 500
+# Of episodes, in characters: some 15,000 tokens, which fit most models beside what is known. One alone may be longer.
+MOST_CHARS = 60_000
 
 
 class UnknownHandle(Exception):
@@ -106,9 +108,12 @@ async def batch_of(conn: Conn, tenant: str, butler: str, episodes: Sequence[Epis
 def readable(waiting: Sequence[Episode], size: int, now: datetime) -> list[Episode]:
     """From the head of the queue, as many as each of them may be read with: one on its last attempt, with no other."""
     together: list[Episode] = []
+    most, room = size, MOST_CHARS
     for episode in waiting:
-        size = min(size, size_after(episode.consolidation_attempts, size))
-        if len(together) >= size or not is_due(episode, now):
+        most = min(most, size_after(episode.consolidation_attempts, size))
+        room -= len(episode.content or "")
+        is_full = len(together) >= most or (together and room < 0)
+        if is_full or not is_due(episode, now):
             break
         together.append(episode)
     return together

@@ -19,11 +19,15 @@ from butler_memory.domain.kinds import ApplicationOutcome, Relation, SourceKind
 from butler_memory.domain.proposal import NewFact, NewRule, Proposal, Proposed, RuleOutcome, UpdatedFact
 from butler_memory.domain.records import Episode, Fact, Rule
 from butler_memory.domain.requests import StoreFact, StoreRule, parse
-from butler_memory.domain.text import affirmed, denies, stems
+from butler_memory.domain.text import affirmed, denies, named, stems
 from butler_memory.security.principal import GLOBAL
 
 # Of the words of what is proposed, so many must stand in a text for it to be said there.
 SAID_SHARE = 0.5
+# Of a rule more: a rule is followed. And it may name nobody and nothing that the user did not name.
+RULE_SHARE = 0.6
+# What the user has not said is never as sure as what they have (F8).
+SUREST_INFERENCE = 0.8
 
 # Predicates of what somebody has nothing to do with: "I do not like tea" says that they dislike it.
 _DOES_WITHOUT = stems("dislikes hates avoids allergy intolerance restriction diet")
@@ -82,6 +86,7 @@ class PlannedLink:
     second: Fact | Rule
     relation: Relation
     evidence: Evidence
+    refused: str = ""
 
 
 @dataclass(frozen=True)
@@ -125,7 +130,7 @@ class _Checker:
         source = self._source(proposed, proposed.predicate, evidence)
         request = _request(StoreFact, proposed, evidence, self._scope(proposed.scope), subject=proposed.subject,
                            predicate=proposed.predicate, tags=proposed.tags, importance=proposed.importance,
-                           source_kind=source, confidence=proposed.certainty,
+                           source_kind=source, confidence=_certainty(proposed, source),
                            permanence=proposed.permanence)  # fmt: skip
         return PlannedFact(request, evidence)
 
@@ -134,7 +139,7 @@ class _Checker:
         source = self._source(proposed, "", evidence)  # which retires something: said outright, or not at all
         request = _request(StoreFact, proposed, evidence, old.scope, subject=old.subject, predicate=old.predicate,
                            importance=proposed.importance, source_kind=source,
-                           confidence=proposed.certainty, permanence=proposed.permanence)  # fmt: skip
+                           confidence=_certainty(proposed, source), permanence=proposed.permanence)  # fmt: skip
         return PlannedFact(request, evidence, replaces=old)
 
     def rule(self, proposed: NewRule) -> PlannedRule:
@@ -161,12 +166,18 @@ class _Checker:
         first, second = self._batch.memory(pair.first), self._batch.memory(pair.second)
         if first.id == second.id:
             raise UnknownHandle
-        return PlannedLink(first, second, relation, self._evidence(pair))
+        evidence = self._evidence(pair)
+        said = any(self._mentions(memory, episode) for memory in (first, second) for episode in evidence.episodes)
+        return PlannedLink(first, second, relation, evidence, "" if said else NOT_THE_USERS_WORDS)
+
+    def _mentions(self, memory: Fact | Rule, episode: Episode) -> bool:
+        """To deny a memory is to speak of it, too."""
+        return _share(stems(memory.content or ""), _all_of(self._own[episode.id])) >= SAID_SHARE
 
     def marks(self, outcome: RuleOutcome) -> list[PlannedMark]:
         """One for each session that was served the rule and has not marked it itself (R6)."""
         evidence, rule = self._evidence(outcome), self._batch.rule(outcome.rule)
-        foreign = self._is_foreign(outcome.reason or "", evidence)
+        foreign = self._is_foreign(outcome.reason or "", evidence, harmful=outcome.outcome == "harmful")
         return [
             PlannedMark(rule, outcome.outcome, outcome.reason, session, evidence,
                         self._why_no_mark(session, rule, outcome.reason, foreign))
@@ -214,14 +225,16 @@ class _Checker:
     def _gives_rule(self, content: str, episode: Episode) -> bool:
         """As it was given: "do not forward it" has all the words of "forward it", and does not say so."""
         wanted = stems(content)
-        alike = [said for said in self._own[episode.id] if denies(wanted) or not denies(said)]
-        return _share(wanted, _all_of(alike)) >= SAID_SHARE
+        alike = _all_of([said for said in self._own[episode.id] if denies(wanted) or not denies(said)])
+        return named(content) <= alike and _share(wanted, alike) >= RULE_SHARE
 
-    def _is_foreign(self, text: str, evidence: Evidence) -> bool:
-        """Its words stand in the episodes, but not in what the user says there."""
+    def _is_foreign(self, text: str, evidence: Evidence, *, harmful: bool) -> bool:
+        """Its words stand in the episodes, but not in what the user says there. What takes trust from a rule must stand
+        in the user's own words: a page in another language complains in words that stand nowhere."""
         wanted = stems(text)
         own = max(_share(wanted, _all_of(self._own[episode.id])) for episode in evidence.episodes)
-        return own < SAID_SHARE <= max(_share(wanted, self._all[episode.id]) for episode in evidence.episodes)
+        anywhere = max(_share(wanted, self._all[episode.id]) for episode in evidence.episodes)
+        return own < SAID_SHARE and (harmful or anywhere >= SAID_SHARE)
 
 
 def _all_of(said: Sequence[frozenset[str]]) -> frozenset[str]:
@@ -234,6 +247,11 @@ def _roots(words: frozenset[str]) -> frozenset[str]:
 
 def _share(wanted: frozenset[str], there: frozenset[str]) -> float:
     return len(wanted & there) / len(wanted) if wanted else 0.0
+
+
+def _certainty(proposed: NewFact | UpdatedFact, source: SourceKind) -> float:
+    inferred = source is SourceKind.AGENT_INFERRED
+    return min(proposed.certainty, SUREST_INFERENCE) if inferred else proposed.certainty
 
 
 def _request(model: Any, proposed: Any, evidence: Evidence, scope: str, **more: Any) -> Any:

@@ -37,6 +37,8 @@ _PIVOTS = frozenset(
         "since because so then above below under if when where who whose"
     ).split()
 )
+_ADDRESS = re.compile(r"[@/\\]|\w\.\w")
+_ENDS = (".", "!", "?", ":")
 _DENIALS = frozenset("not never neither nor without".split())
 # Up to where a clause takes it back, or to its end. "Do not forget that it is so" says that it is so.
 _DENIED = re.compile(r"\b(?:not(?! (?:forget|only)\b)|no|never|neither|nor|without)\b.*?(?=\bbut\b|$)", re.DOTALL)
@@ -100,6 +102,17 @@ def stems(content: str) -> frozenset[str]:
 def affirmed(clause: str) -> str:
     """What a clause says to be so: "not in Paris but in Berlin" says Berlin, "I am not allergic to nuts" no nuts."""
     return _DENIED.sub(" ", _said(clause))
+
+
+def named(content: str) -> frozenset[str]:
+    """The words that name somebody, something or some place: addresses, paths, and capitals within a sentence."""
+    tokens = content.split()
+    before = [".", *tokens]  # the first word is a capital anyway
+    return stems(" ".join(token for token, last in zip(tokens, before, strict=False) if _is_name(token, last)))
+
+
+def _is_name(token: str, before: str) -> bool:
+    return bool(_ADDRESS.search(token)) or (token[0].isupper() and not before.endswith(_ENDS))
 
 
 def denies(said: frozenset[str]) -> bool:

@@ -29,6 +29,8 @@ POLL_SECONDS = 5.0
 WATCH_SECONDS = 600.0
 # A run that is told to stop gets this long to give its shard back.
 STOP_SECONDS = 5.0
+# A backend may ask for less than this; a header can say anything.
+LONGEST_TOLD_SECONDS = 86_400.0
 
 log = logging.getLogger(__name__)
 
@@ -200,7 +202,7 @@ async def _work(job: Job, lease: Lease, now: datetime) -> Done:
 def _told_to_wait(error: BaseException, now: datetime) -> datetime | None:
     """A backend that is too busy may say when to come back."""
     seconds = error.data.get("retry_after") if isinstance(error, ButlerMemoryError) else None
-    return now + timedelta(seconds=seconds) if seconds else None
+    return now + timedelta(seconds=min(seconds, LONGEST_TOLD_SECONDS)) if seconds and seconds > 0 else None
 
 
 def _reason(error: BaseException) -> str:
