@@ -75,7 +75,8 @@ def _made(about: Found, voice: Voice, known: People, today: date) -> Iterator[Cl
         return
     allowed = _allowed(about, voice, known)
     momentary = MOMENTARY.search(_FURTHER.split(about.rest)[0])
-    for pattern in PATTERNS if about.rest.startswith("'s") else OF_THEM:
+    possible = PATTERNS if about.rest.startswith("'s") else OF_THEM
+    for pattern in [each for each in possible if each.said.match(about.rest)]:
         name = pattern.predicate
         if (allowed is None or name in allowed) and not (momentary and name in _PASSING):
             for content in contents(pattern, about.rest):

@@ -285,7 +285,6 @@ CHANGES: tuple[tuple[str, re.Pattern[str], Shape], ...] = (
     ("name", re.compile(r"(?:have |has )?changed 's name from (?P<old>.+?) to (?P<value>.+)"), _name),
     ("uses", re.compile(r"(?:have |has )?(?:switched|changed|migrated) from (?P<old>.+?) to (?P<value>.+)"), _one),
 )
-# Most that is said is not of what is somebody's.
 OF_THEM = [pattern for pattern in PATTERNS if not pattern.said.pattern.startswith("'s")]
 
 

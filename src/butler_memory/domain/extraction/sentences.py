@@ -120,7 +120,7 @@ def _split(line: str) -> Iterator[str]:
     held = ""
     for part in _END.split(line):
         held = f"{held} {part}".strip() if held else part.strip()
-        if held and not (_NO_END.search(held) and len(held) < LONGEST_SENTENCE):
+        if held and not (_NO_END.search(held[-12:]) and len(held) < LONGEST_SENTENCE):
             yield held
             held = ""
     if held:

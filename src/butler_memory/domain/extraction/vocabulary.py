@@ -197,7 +197,7 @@ _TRADES = any_of(
     "flight_attendant social_worker truck_driver civil_servant financial_adviser tour_guide care_worker "
     "factory_worker warehouse_worker construction_worker shop_assistant dental_assistant police_officer project_lead"
 )
-TRADE = rf"(?:[a-z]+(?:(?<!ap)ologist|ographer|(?<!mag)ician|iatrist|smith|therapist)|{_TRADES})"
+TRADE = rf"(?:[a-z]+(?:(?<!ap)ologist|ographer|(?<!mag)ician|iatrist|smith)|[a-z]*(?:therap|sthet)ist|{_TRADES})"
 ORGANISATION = any_of(
     "bank hospital university school council government startup ministry library museum company agency clinic "
     "restaurant bakery factory embassy hotel airline charity ngo nonprofit firm lab laboratory pharmacy bookshop "
