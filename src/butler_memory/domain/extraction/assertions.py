@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import date
 
 from butler_memory.domain.extraction import vocabulary as words
-from butler_memory.domain.extraction.patterns import CHANGES, PATTERNS, contents
+from butler_memory.domain.extraction.patterns import CHANGES, OF_THEM, PATTERNS, contents
 from butler_memory.domain.extraction.plans import plan_in
 from butler_memory.domain.extraction.subjects import NOT_TAIL, Found, People
 from butler_memory.domain.extraction.traps import MOMENTARY
@@ -75,7 +75,8 @@ def _made(about: Found, voice: Voice, known: People, today: date) -> Iterator[Cl
         return
     allowed = _allowed(about, voice, known)
     momentary = MOMENTARY.search(_FURTHER.split(about.rest)[0])
-    for pattern in PATTERNS:
+    possible = PATTERNS if about.rest.startswith("'s") else OF_THEM
+    for pattern in [each for each in possible if each.said.match(about.rest)]:
         name = pattern.predicate
         if (allowed is None or name in allowed) and not (momentary and name in _PASSING):
             for content in contents(pattern, about.rest):
@@ -100,10 +101,15 @@ def _of_user_alone(about: Found, voice: Voice, today: date) -> Iterator[Claim]:
     if not about.plural and (match := _HAS_KIN.match(about.rest)):
         for name in people(match["names"]):
             yield claim_of(voice, USER, words.KIN[match["kin"]], name)
-    for match in _OWN_KIN.finditer(about.rest):
+    yield from kin_in(about.rest, voice)
+
+
+def kin_in(text: str, voice: Voice) -> Iterator[Claim]:
+    """ "A present for my sister Ida" says who she is, whatever becomes of the present."""
+    for match in _OWN_KIN.finditer(text):
         is_own = match["whose"] == "my" if voice.me else match["whose"] != "my"
         # "met Bob and his wife Ana": not the user's wife
-        is_clear = match["whose"] in ("my", "their") or about.rest[: match.start()].islower()
+        is_clear = match["whose"] in ("my", "their") or text[: match.start()].islower()
         if is_own and is_clear and (name := person(match["name"])):
             yield claim_of(voice, USER, words.KIN[match["kin"]], name)
 

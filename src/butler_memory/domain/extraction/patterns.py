@@ -59,16 +59,20 @@ _NO_OFFER = (  # what one wants to have now is no interest
     r"(?!.*\b(?:to|for|near|from|under|around|between|with|flights?|tickets?|hotels?|prices?|apartments?|flats?|"
     r"houses?|jobs?|positions?|roles?|offers?|tours?)\b).+"
 )
+_NOUN = (
+    r"(?!(?:and|or|for|on|in|at|with|as|to|when|since|every|over|from|by|all|these|so|but|because|if|too|not)\b)[a-z]"
+)
 _NO_TONGUE = rf"(?!{words.LANGUAGE}$).+"
 _ILL_VERB = (
-    rf"(?:(?:was|{_BE}|{_HAVE} been) diagnosed with|{_HAVE}|suffers? from|{_BE} living with|{_BE} suffering from)"
+    rf"(?:(?:was|{_BE}|{_HAVE} been) diagnosed with|{_HAVE}(?: had(?=.* (?:since|for)\b))?|suffers? from|"
+    rf"{_BE} (?:living with|suffering from))"
 )
 
 
 # "Driving around the block", "blue for my logo", "it better", "a good plan", "Anna's idea"
 _AT_HAND = re.compile(
-    r"\bthe (?!morning|evening|afternoon|sea\b|ocean|outdoors|countryside|mountains|rain|piano)[a-z]| for (?:an?|my|"
-    r"our|her|his)\b|\b(?:better|best|more|less)$|^an? |[A-Z]\w+'s [a-z]"
+    r"\bthe (?!way\b|morning|evening|afternoon|sea\b|ocean|outdoors|countryside|mountains|rain|piano)[a-z]| for "
+    r"(?:an?|my|our|her|his)\b|\b(?:better|best|more|less)$|^an? |[A-Z]\w+'s [a-z]"
 )
 _NOW = re.compile(r"\b(?:on|by|until) (?:\w+day|\d+)\b|\blater\b|^to (?:wait|stay|leave|go|skip)\b")
 _NARROWED = re.compile(r"^[^,.;(]*? (?:who|that|which)\b")
@@ -104,7 +108,8 @@ def _wanted(text: str) -> list[str]:
 
 
 def _preferred(text: str) -> list[str]:
-    return [] if _NOW.search(text) or _AT_HAND.search(text.removeprefix("a ").removeprefix("an ")) else _wanted(text)
+    wanted = text.removeprefix("a ").removeprefix("an ")
+    return [] if _NOW.search(text) or _AT_HAND.search(wanted) else _wanted(wanted)
 
 
 def _name(text: str) -> list[str]:
@@ -162,7 +167,8 @@ PATTERNS: tuple[Pattern, ...] = (
     _row("preferred_name", rf"'s (?:preferred name|nickname) is (?P<value>{words.PERSON}){_END}", _name),
     _row("preferred_name", rf"(?:go|goes) by (?P<value>{words.PERSON}){_STOP}", _name),
     _row("preferred_name", r"(?:prefers?|likes?) to be called ...", _name),
-    _row("pronouns", r"'s pronouns are (?P<value>[a-z]+/[a-z]+(?:/[a-z]+)?)", _as_said),
+    _row("pronouns", r"(?:'s pronouns are|(?:go|goes) by|uses?(?=.* pronouns)) (?P<value>[a-z]+(?:/[a-z]+){1,2})",
+         _as_said),
     _row("birthday", rf"'s (?:birthday|birth date|date of birth) is (?:on )?(?P<value>{_DAY})", _as_said),
     _row("anniversary", rf"'s (?:wedding )?anniversary is (?:on )?(?P<value>{_DAY})", _as_said),
     _row("birthday", rf"(?:was|am|is) born on (?P<value>{_DAY})", _as_said),
@@ -187,24 +193,26 @@ PATTERNS: tuple[Pattern, ...] = (
     _row("allergy", rf"{_HAVE} (?:an? )?(?:severe |bad |mild )?(?P<value>[\w-]+(?: [\w-]+)?) allergy{_END}", _one,
          words.ALLERGEN),
     _row("medical_condition", rf"{_BE} (?:an? )?(?P<value>(?:type [12] )?{words.BEING_ILL}){_END}(?! as\b)", _as_said),
-    _row("medical_condition", rf"{_ILL_VERB} (?!.* when\b|(?:an? |\w+ )*migraine\b)(?:(?:terrible|bad|awful|really "
-         rf"bad) )?(?P<value>.+?)(?= (?:last|in \d+|since|as|for|at \d+|a few|two|ago|every)\b|$)", _things,
-         words.ILLNESS),
+    _row("medical_condition", rf"{_ILL_VERB} (?!.* when\b|an? (?:\w+ )*migraine\b|.*\bmigraine (?:today|now|right|"
+         rf"again|since))(?:(?:terrible|bad|awful|really bad) )?(?P<value>.+?)(?= (?:last|in \d+|since|as|for|at \d+|"
+         rf"a few|two|ago|every)\b|$)", _things, words.ILLNESS),
     _row("medication", rf"(?:takes?|{_BE} taking|{_BE} on|{_BE} prescribed) (?P<value>.+?)(?= (?:for|every|twice|once|"
          rf"each|daily|in|at|a)\b|$)", _things, words.MEDICINE),
     _row("dietary_restriction", rf"{_BE} (?:an? )?(?:strict |lifelong |ethical )?(?P<value>{words.DIET}){_DIET_END}",
          _as_said),
-    _row("dietary_restriction", r"(?:do not|does not|cannot) (?:eat|have|drink) ...", _no, rf"no {words.FOOD}"),
-    _row("dietary_restriction", r"(?:avoids?|never eats?) ...", _no, rf"no {words.FOOD}"),
+    _row("dietary_restriction", r"(?:(?:do|does) not (?:eat|drink)|cannot (?:eat|have|drink)(?!.* now\b)) ...", _no,
+         rf"no {words.FOOD}"),
+    _row("dietary_restriction", r"(?:avoids?|never (?:eats?|drinks?)) ...", _no, rf"no {words.FOOD}"),
     _row("dietary_restriction", rf"(?:keeps?|(?:only )?eats?(?: only)?|follows?(?=.* diet)|{_BE} on) (?:an? |strictly "
          rf")?(?P<value>{words.DIET_STYLE})(?: diet| food)?{_END}", _as_said),
     # home and work
     _row("home", rf"(?:lives?|{_BE} (?:living|based|residing)|resides?|{_HAVE} been living|{_HAVE} lived(?=.* (?:for|"
          rf"since|all my)\b)) (?:alone |together )?in ...", _place),
     _row("home", rf"(?:{_HAVE} )?(?:moved|relocated) (?:here )?to ...", _place),
-    _row("employer", rf"(?:(?:works?|{_BE} working|{_HAVE} been working|started (?:a new job|work|working)) (?:at|for)|"
+    _row("employer", rf"(?:(?:works?|{_BE} working|{_HAVE} been working|started(?: a new job| work| working)?) "
+         rf"(?:part-time |full-time )?(?:at|for)|"
          rf"{_BE} employed (?:at|by)) ...", _proper),
-    _row("employer", rf"(?:works?|{_BE} working) (?:at|for) (?P<value>(?:an?|the) (?:[\w-]+ "
+    _row("employer", rf"(?:works?|{_BE} working) (?:(?:at|for)|in(?= an? )) (?P<value>(?:an?|the) (?:[\w-]+ "
          rf"){{0,2}}{words.ORGANISATION}){_END}", _as_said),
     _row("employer", rf"(?:works?|{_BE} working) as (?:an? )?[\w -]{{3,40}}? (?:at|for) ...", _proper),
     _row("employer", rf"(?:have |has )?joined (?P<value>.+?)(?= (?:as an?|in 20\d\d|in (?:{_MONTHS}))\b)", _place),
@@ -222,11 +230,12 @@ PATTERNS: tuple[Pattern, ...] = (
     _row("education", r"graduated from ...", _proper),
     _row("employer", rf"{_BE} an? (?!(?:[\w-]+ )*student)(?:[\w-]+ ){{0,3}}{words.TRADE} (?:at|for) ...", _proper),
     _row("employer", r"'s employer is ...", _proper),
+    _row("religion", rf"{_BE} (?:an? )?(?P<value>{words.FAITH}){_STOP}", _as_said),
     _row("member_of", rf"{_BE} a member of ...", _proper),
     # people and animals
     _row("spouse", rf"{_BE} married to ...", _name),
-    _row("pet", rf"{_HAVE} (?:an? |one )?(?:{words.PET_LOOKS} )?(?P<value>{words.PET}(?:,? (?:named|called) "
-         rf"{words.PERSON})?){_OWN_END}", _animal),
+    _row("pet", rf"{_HAVE} (?:an? |one )?(?:[\w-]+[ -](?:year|month)s?[ -]old )?(?:{words.PET_LOOKS} )?"
+         rf"(?P<value>{words.PET}(?:,? (?:named|called) {words.PERSON})?){_OWN_END}", _animal),
     _row("pet", rf"{_HAVE} (?P<value>{words.COUNT} {words.PETS}){_OWN_END}", _as_said),
     # tastes, hobbies, things
     _row("likes", rf"(?:likes?|loves?|enjoys?|adores?|{_BE} (?:an? )?(?:big |huge |great )?fan of|{_BE} fond of) "
@@ -241,8 +250,8 @@ PATTERNS: tuple[Pattern, ...] = (
     _row("preference", r"(?:expressed|has|stated) an? (?:strong |clear )?preference for ...", _preferred),
     _row("interest", r"expressed (?:an? )?(?:strong )?interest in (?!an? |book|buy|rent|see|hear|know)...", _liked,
          _NO_OFFER),
-    _row("favorite", r"'s favou?rite (?!part|bit|moment|thing|option|one|version|scene|line)(?P<what>[\w ]{2,30}?) "
-         r"(?:is|are) ...", _one, written="{what}: {}"),
+    _row("favorite", r"'s fav(?:ou?rite)? (?!part|bit|moment|thing|option|one|version|scene|line)(?P<what>[\w ]{2,30}?)"
+         r" (?:is|are) ...", _one, written="{what}: {}"),
     _row("hobby", r"'s (?:main |biggest |favou?rite )?hobb(?:y|ies) (?:is|are|include) ...", _liked),
     _row("hobby", r"plays? (?P<value>.+?)(?= (?:every|on|with|in|at|for|twice|once|since)\b|$)", _things, words.GAME),
     _row("hobby", r"collects? ...", _liked, rf"(?:[\w-]+ ){{0,3}}{words.COLLECTED}", "collecting {}"),
@@ -253,7 +262,9 @@ PATTERNS: tuple[Pattern, ...] = (
     _row("owns", r"owns? (?!up\b)...", _owned),
     _row("owns", rf"{_HAVE} an? (?P<value>(?!rent|hire|loan|borrow|toy|dream|company)(?:[\w-]+ "
          rf")?{words.BELONGING}){_OWN_END}", _as_said),
-    _row("uses", r"(?:uses? (?:an? )?|(?:drives?|rides?) an? )...", _propers, _NO_TONGUE),
+    _row("uses", rf"(?:uses? (?:an? )?|(?:drives?|rides?) an? )(?!{words.PROPER} {_NOUN})...", _propers, _NO_TONGUE),
+    _row("uses", rf"uses? (?P<value>{words.TOOL_IN_SMALL}){_STOP}", _as_said),
+    _row("uses", rf"{_BE} on (?P<value>{words.SYSTEM}(?: \d+(?:\.\d+)*+)?+){_END}(?! for\b)", _as_said),
     _row("uses", rf"(?:have |has )?switched to (?P<value>{words.PROPER})", _propers, _NO_TONGUE),
     _row("subscription", rf"(?:subscribes? to|{_BE} subscribed to) (?P<value>(?:The )?{words.PROPER})", _as_said,
          r".*(?<!'s)"),
@@ -269,11 +280,12 @@ PATTERNS: tuple[Pattern, ...] = (
 
 # What replaces what. Where no known fact has the old value, only the last two rows say of what kind the new one is.
 CHANGES: tuple[tuple[str, re.Pattern[str], Shape], ...] = (
-    ("home", re.compile(r"(?:have |has )?(?:moved|relocated) from (?P<old>.+?) to (?P<value>.+)"), _proper),
+    ("home", re.compile(r"(?:have |has )?(?:moved|relocated) from (?P<old>.+?) to (?P<value>.+)"), _place),
     ("employer", re.compile(r"(?:have |has )?left (?P<old>.+?) (?:for|to join) (?P<value>.+)"), _proper),
     ("name", re.compile(r"(?:have |has )?changed 's name from (?P<old>.+?) to (?P<value>.+)"), _name),
     ("uses", re.compile(r"(?:have |has )?(?:switched|changed|migrated) from (?P<old>.+?) to (?P<value>.+)"), _one),
 )
+OF_THEM = [pattern for pattern in PATTERNS if not pattern.said.pattern.startswith("'s")]
 
 
 def contents(pattern: Pattern, rest: str) -> list[str]:

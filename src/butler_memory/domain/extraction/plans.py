@@ -21,10 +21,10 @@ _PLAIN = {
 }  # fmt: skip
 _TRAVEL_WORDS = "off flying going travelling traveling heading driving sailing".split()
 _TRAVEL = any_of("", *_TRAVEL_WORDS)
-_TRIP = re.compile(rf"{_BE} (?P<verb>{_TRAVEL}) (?P<rest>(?:back )?to .+)")
+_TRIP = re.compile(rf"(?:{_BE} (?P<verb>{_TRAVEL})|(?P<will>fly|travel|go)) (?P<rest>(?:back )?to .+)")
 _STAY = re.compile(r"will (?P<rest>be in .+)")
 _DOING = re.compile(
-    rf"{_BE} (?P<verb>{any_of('', *sorted(set(_PLAIN) - set(_TRAVEL_WORDS)))}) (?!to\b|late\b|the\b)(?P<rest>.+)"
+    rf"{_BE} (?P<verb>{any_of('', *sorted(set(_PLAIN) - set(_TRAVEL_WORDS)))}) (?!to\b|late\b|the [^A-Z])(?P<rest>.+)"
 )
 _MOVING = re.compile(rf"{_BE} (?P<verb>moving|relocating) (?P<rest>to .+)")
 _MEANT = re.compile(r"(?:plans? to|(?:am|is|are) planning to|intends? to|(?:am|is|are) planning on) (?P<rest>.+)")
@@ -39,7 +39,7 @@ _NO_LEAD = (
 )
 _JUDGED = "(?!(?:good|great|nice|long|last|lovely|boring|bad|awful|ready|another|every|same|busy|back|re|prep)\\b)"
 _EVENT = rf"(?:{_NO_LEAD}[\w'-]+ ){{0,3}}{EVENT}(?: (?:with|at|for) [\w' .-]{{2,40}}?)?"
-_HAVING = re.compile(rf"(?:have|has) (?:an? |my |the |another )?(?P<what>{_EVENT})")
+_HAVING = re.compile(rf"(?:have|has|am having|is having) (?:an? |my |the |another )?(?P<what>{_EVENT})")
 _OWN = re.compile(
     rf"'s (?P<what>(?:[\w'-]+ ){{0,2}}(?:{EVENT}|(?P<journey>{JOURNEY}))(?: to [\w ]{{2,30}}?)?) (?:is|are)"
     r"(?: booked| scheduled)?(?: for)?"
@@ -58,7 +58,7 @@ def plan_in(rest: str, today: date) -> Plan | None:
     if match := _TRIP.match(rest):
         goes_somewhere = proper(match["rest"].removeprefix("back ").removeprefix("to "))
         if goes_somewhere:
-            return _dated("trip", f"{_PLAIN[match['verb']]} {match['rest']}", today)
+            return _dated("trip", f"{match['will'] or _PLAIN[match['verb']]} {match['rest']}", today)
     if (match := _STAY.match(rest)) and proper(match["rest"].removeprefix("be in ")):
         return _dated("trip", match["rest"], today)
     if match := _MEANT.match(rest):

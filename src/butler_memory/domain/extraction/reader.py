@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from itertools import islice
 
-from butler_memory.domain.extraction.rules import Rule, rule_in
+from butler_memory.domain.extraction.rules import Rule, rules_in
 from butler_memory.domain.extraction.sentences import sentences
 from butler_memory.domain.extraction.statements import stated
 from butler_memory.domain.extraction.subjects import People
@@ -111,8 +111,8 @@ def _told(turn: Turn, said: list[str], people: People, today: date) -> _Told:
 
 
 def _stated_in(turn: Turn, sentence: str, people: People, today: date) -> list[_Found]:
-    if rule := rule_in(turn.voice, sentence):
-        return [rule]
+    if rules := rules_in(turn.voice, sentence):
+        return [*rules]
     said = stated_part(sentence.replace('"', ""))
     return list(stated(turn, said, people, today)) if said else []
 

@@ -18,13 +18,14 @@ class Rule:
 
 
 _POLITE = re.compile(
-    r"^(?:(?=[^:]{1,70}: )(?![^:]{0,40}(?:'s\b| of\b| our\b| his\b| her\b| their\b| self\b| "
-    r"says?\b))[^:]{0,30}\b(?:rule|told you|know "
-    r"this|listen|remember|reminder|note|important|request|preference|reminding)\b[^:]{0,20}: |(?:please|pls|plz|great|"
-    r"thanks|perfect|cool|hey|hi|hello|also|and|but|ok|okay|so|oh|actually|btw|by the way|one more thing(?: for (?:the "
-    r")?future)?|important|note|again|remember(?: to| that)?|note that|be sure to|make sure (?:to|you)|I want you to|I "
-    r"would like you to|I need you to|(?:all of you|everyone|(?:all|every)(?: my| the)? (?:agents?|butlers?|"
-    r"assistants?))(?=[,:]))\b[,:]?\s*)+",
+    r"^(?:(?=[\w ,]{1,80}: )[\w ,]{0,30}\b(?:all of you|(?:all|every)(?: my| the)? (?:agent|butler|assistant)s?)\b"
+    r"[\w ,]{0,20}: |(?=.* please )(?!.*\b(?:sa(?:y|id)|told|wrote|ask))[^:,]{1,60},? (?:but|and|so) please "
+    r"(?=(?:always|never|do not) )|(?=[^:]{1,70}: )(?![^:]{0,40}(?:'s\b| (?:of|our|his|her|their|self|says?)\b))"
+    r"[^:]{0,30}\b(?:rule|told you|know this|listen|remind(?:er|ing)|remember|note|important|request|preference)\b"
+    r"[^:]{0,20}: |(?:please|pls|plz|great|thanks|perfect|cool|hey|hi|hello|also|and|but|ok|okay|so|oh|actually|btw|by "
+    r"the way|one more thing(?: for (?:the )?future)?|important|note|again|remember(?: to| that)?|note that|be sure to|"
+    r"make sure (?:to|you)|I want you to|I would like you to|I need you to|(?:all of you|everyone|(?:all|every)(?: my| "
+    r"the)? (?:agent|butler|assistant)s?)(?=[,:]))\b[,:]?\s*)+",
     re.IGNORECASE,
 )
 _YOU = re.compile(
@@ -43,9 +44,8 @@ _ONLY_THIS_ONCE = re.compile(
     r"conversation|message|case|letter|document|thread)|(?:in|to|on|of) this|yet|until|this (?:week|month|letter|trip|"
     r"email|evening|morning)|one time|only once|at the moment|the (?:next|following|above|previous) \w+|(?:that|these|"
     r"those) (?!I\b|you\b|the\b)\w+ (?:again|any ?more)|next (?:week|month|"
-    + "|".join(("monday", "tuesday", "wednesday", "thursday", "friday"))
-    + r")|"
-    r"myself|ourselves)\b",
+    r"(?:mon|tues|wednes|thurs|fri)day)|myself|ourselves)\b|"
+    r", (?:they|people|(?:the|my|his|her) \w+|(?-i:[A-Z])\w+) (?:says?|said|tells?|told)\b",
     re.IGNORECASE,
 )
 _ALWAYS = re.compile(
@@ -57,7 +57,9 @@ _TO_ANYBODY = re.compile(
     r"change\b(?: an?\b|$)|bring a|(?:make|keep) (?:a )?promises?|put off|tell (?:a lie|the truth|me the odds)|keep "
     r"(?:smiling|calm|going)|leave (?:home|a man|them)|show (?:fear|weakness)|speak ill|send an? (?:man|boy)|text "
     r"(?:and|an)|start with|make me (?:laugh|smile)|make my day|read the small print|skip (?:leg|breakfast)|assume "
-    r"malice|(?:wake|hide|push|cook|disturb|spend|go|give|stop|turn)\b(?!.*\b(?:me|my|I|us|our|\d+)\b))"
+    r"malice|touch (?:an?\b|wood)|(?:wake|hide|push(?! (?:\w+ )?(?:to(?! an?\b)|without)\b)|cook|disturb|spend|go|"
+    r"give(?! (?:prices|dates|times|sources)\b)|stop|turn|play|dim|heat|lock|unlock|water|feed|force(?! push))\b"
+    r"(?!.*\b(?:me|my|I|us|our|\d+(?:[ap]m)?|(?:after|before|at) (?:midnight|noon|night|bedtime))\b))"
     rf"|(?!keep ){IMPERATIVE} (?:me )?(?:it|them|him|her|that|this|those|these|there|here)\b)"
     r"|\byour (?!answers?\b|repl|sources?\b|work\b|reasoning|responses?\b|messages?\b|e?-?mails?\b|summar|suggest|"
     r"code\b|changes\b|notes?\b|calculat|assumptions|steps\b|output|tone\b|own\b|searches)|\bthan you \w+$|\b(?:before|"
@@ -71,8 +73,8 @@ _DO_NOT = re.compile(rf"^do not (?:ever )?{IMPERATIVE}\b(?! (?:the|that|this|it)
 _LASTS = re.compile(
     r"\b(?:ever|(?:before|after) (?:\d{1,2}(?:[:.]\d\d)?(?: ?[ap]\.?m\b)?|noon|midnight|dinner|lunch|work)(?=$|[ ,.])|"
     r"without (?:asking|my|checking|confirming|confirmation|telling|permission|approval)|unless I|"
-    r"on (?:weekends|mondays|tuesdays|wednesdays|thursdays|fridays|saturdays|sundays|holidays)|"
-    r"(?:during|in|at) (?:meetings|the mornings?|the evenings?|weekends|night|dinner|working hours))\b",
+    r"on (?:weekends|holidays|\w+days|\w+day (?:mornings|afternoons|evenings|nights))|during (?:class|(?:\w+ )?hours)|"
+    r"(?:during|in|at) (?:meetings|the mornings?|the evenings?|weekends|night|dinner))\b",
     re.IGNORECASE,
 )
 # "When I ask ..., when booking ..., every time you write ...": not "when you are done", which comes once.
@@ -84,7 +86,7 @@ _WHEN = re.compile(
     r"recommend|recommending|order|ordering|cite|citing|send|sending|create|creating|format|formatting|commit|"
     r"committing|search|searching|explain|explaining|review|reviewing|choose|choosing|quote|quoting|make|making|shop|"
     r"shopping|code|coding)\b(?! (?:the|this|that|it|my next)\b)))(?![^,]*\b(?:this|that|him|her|it|"
-    r"later)\b)[^,]{0,120}, (?:please |then )*(?P<then>.+)$",
+    r"later)\b)[^,]{0,120}, (?:please |then |only |just )*(?P<then>.+)$",
     re.IGNORECASE,
 )
 _ASKED = re.compile(
@@ -107,7 +109,14 @@ _ADVERB = r"(?:always|never|often|usually|really|just|also|explicitly|only|ever)
 _I_VERB = re.compile(rf"\bI ((?:{_ADVERB} )?)(?!(?:am|was|can|could|will|would|should|must|may|might)\b)([a-z]+)\b")
 _I_AM = re.compile(r"\bI am\b")
 _I = re.compile(r"\bI\b")
+_AND_ALWAYS = re.compile(r",? and (?=(?:always|never) )")
 _IRREGULAR = {"have": "has", "do": "does", "go": "goes"}
+
+
+def rules_in(voice: str, sentence: str) -> list[Rule]:
+    """One, or one for each "never" and "always" in it."""
+    each = [rule_in(voice, part) for part in _AND_ALWAYS.split(sentence)]
+    return [rule for rule in (each if all(each) or len(each) == 1 else [rule_in(voice, sentence)]) if rule]
 
 
 def rule_in(voice: str, sentence: str) -> Rule | None:

@@ -22,7 +22,7 @@ _NOT_A_NAME = re.compile(r"\s.*\s|\b(?:I|my|me|you|never|always)\b|[.!?]", re.I)
 _BULLET = re.compile(r"^\s*(?:[-*•+]|\d{1,2}[.)])\s+(?:\[[ xX]\]\s+)?")
 _MARKUP = re.compile(r"\*\*|__|`")
 _ENDS = re.compile(r"[.!?:;…]['\")\]*]*$")
-_END = re.compile(r"(?<=[.!?…])[)\]]*\s+|(?<=[.!?])(?=\ufffc)|\n")
+_END = re.compile(r"(?<=[.!?…])[)\]]*\s+|(?<=[.!?])(?=\ufffc)|(?<=\ufffc) (?=(?:And|Also|Always|Never)\b)|\n")
 _NO_END = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|vs|etc|e\.g|i\.e|approx|No|[A-Z])|\b[ap]\.m)\.$")
 
 # What leads to a statement and is no part of it.
@@ -35,10 +35,14 @@ LEAD = re.compile(
     r")?(?:remember|note|know|keep in mind|be aware)(?: that)?|I (?:should|must|have to) (?:mention|say|add)(?: that)?|"
     r"I (?:just )?(?:want|wanted) (?:you to know|to let you know|to mention|to say)(?: that)?|let me (?:mention|add|"
     r"say)(?: that)?|I (?:already )?told you(?: already| before)?(?: that)?|the thing is|I would say|ugh|it turns out|"
+    r"for (?:context|(?:the|your) (?:form|files?|booking|invoice|reservation|ticket|order|byline|badge|label))(?=[:,])|"
+    r"before (?:you|we|I) [\w ]{1,40}(?=:)|"
     r"it is (?:important|good|useful) to (?:note|know)|turns out)\b[,:!]?\s*(?:that\s+)?)+(?=\S|$)",
     re.IGNORECASE,
 )
 
+_NOW = r"(?:now|nowadays|these days),? "
+_BUT_NOW = rf"(?:(?:but|and) )?(?:{_NOW})?I (?:now )?(?:am|live|work|use|take|drink|prefer|have)\b"
 _CONTRACTIONS = (
     (re.compile(r"\b([Cc])an'?t\b"), r"\1annot"),
     (re.compile(r"\b([Dd]o|[Dd]oes|[Ii]s|[Dd]id)nt\b"), r"\1 not"),
@@ -53,8 +57,14 @@ _CONTRACTIONS = (
     (re.compile(r"\b([Ii]|[Yy]ou|[Ww]e|[Tt]hey|[Hh]e|[Ss]he)'d\b"), r"\1 would"),
     (re.compile(r"\b([Ii]|[Yy]ou|[Ww]e|[Tt]hey|[Hh]e|[Ss]he|[Ii]t)'ll\b"), r"\1 will"),
     (re.compile(r"\b(have|has) got\b"), r"\1"),
+    (re.compile(r"\b([Nn]ame)'?s (?=[A-Z])"), r"\1 is "),
+    (re.compile(r",? ?\b[Ii]f (?:that|it) (?:matters|helps)(?:[:,] |(?=$|[.;!]))"), ""),
+    # What was, said only to say what is now, is no longer a thing of the past.
+    (re.compile(rf" any ?more(?=[,;] {_BUT_NOW})|\bI used to [^,;]{{1,60}},? (?=(?:but|and) {_NOW}I )"), ""),
+    (re.compile(rf"\bI no longer (?=[^,;]{{1,60}}[,;] {_BUT_NOW})"), "I do not "),
     (re.compile(r"\bi\b(?!\.)"), "I"),
 )
+_WITHOUT_APOSTROPHE = [pair for pair in _CONTRACTIONS if not re.search(r"(?<!!)'(?!\?)", pair[0].pattern)]
 
 # A new subject begins a clause anywhere; a verb only after "and": in ", like a walk" it is none.
 _SUBJECT = any_of(
@@ -110,7 +120,7 @@ def _split(line: str) -> Iterator[str]:
     held = ""
     for part in _END.split(line):
         held = f"{held} {part}".strip() if held else part.strip()
-        if held and not (_NO_END.search(held) and len(held) < LONGEST_SENTENCE):
+        if held and not (_NO_END.search(held[-12:]) and len(held) < LONGEST_SENTENCE):
             yield held
             held = ""
     if held:
@@ -119,6 +129,6 @@ def _split(line: str) -> Iterator[str]:
 
 def _spelled_out(sentence: str) -> str:
     sentence = " ".join(sentence.replace("’", "'").split())
-    for pattern, spelled in _CONTRACTIONS:
+    for pattern, spelled in _CONTRACTIONS if "'" in sentence else _WITHOUT_APOSTROPHE:
         sentence = pattern.sub(spelled, sentence)
     return sentence

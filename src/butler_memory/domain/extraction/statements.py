@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import date
 
 from butler_memory.domain.extraction import vocabulary as words
-from butler_memory.domain.extraction.assertions import claims_about, denied_verb
+from butler_memory.domain.extraction.assertions import claims_about, denied_verb, kin_in
 from butler_memory.domain.extraction.plans import noted_event
 from butler_memory.domain.extraction.sentences import LEAD, clauses
 from butler_memory.domain.extraction.subjects import GOES_ON, Found, People, subject_of
@@ -32,7 +32,7 @@ _ADVERBS = re.compile(
     r"^(?P<verb>(?:(?:am|is|are|have|has|do|does|do not|does not|was) )?)(?:(?:really|also|much|"
     r"actually|currently|just(?! love)|now|still|"
     r"absolutely|truly|simply|definitely|personally|both|already|totally|proudly|recently|happily|mostly|mainly|"
-    r"officially|especially|particularly|very much|usually(?= prefer)|generally(?= prefer)|all|quite) )+"
+    r"officially|especially|particularly|very much|(?:usually|generally|always)(?= prefer)|all|quite) )+"
 )
 _THIRD_PERSON = frozenset(
     "is has lives works owns uses likes loves hates prefers speaks takes enjoys dislikes keeps "
@@ -50,12 +50,14 @@ _ASIDE = re.compile(
 _TELLS_YOU = re.compile(r"^I .*\b(?:tell|telling|told) you\b")
 _CALL_ME = re.compile(
     rf"^(?i:please |just |you (?:can|may) (?:just )?|feel free to |(?:everyone|people|my friends|friends) "
-    rf")*(?i:calls?) me (?P<name>{words.PERSON})(?:,? (?:and )?not (?P<wrong>{words.PERSON}))?$"
+    rf")*(?i:calls?) me (?P<name>{words.PERSON})(?:,? (?:and )?not (?P<wrong>{words.PERSON})|,? (?:please|for short|"
+    rf"everyone|everybody|most people|they all|all my)\b.*)?$"
 )
 _ELSEWHO = re.compile(
     r"^(?:you|it|this|that|these|those|there|they|he|she|we|please|thanks|let us|can|could|would|will|should)\b", re.I
 )
 _ASKS = re.compile(rf"^(?:please )?(?:{words.IMPERATIVE}|rework|drop|swap|take|find|help|tell)\b", re.I)
+_FOR_KIN = re.compile(rf"\b(?:for|with|from) my {words.KIN_WORD} {words.PERSON}(?=$|,| (?:and|on|at|in|to|who)\b)")
 _REMARK = re.compile(r"^(?:no|great|nice|cool|perfect|sorry|thanks|thank you|good)\b", re.I)
 
 
@@ -118,6 +120,8 @@ class _Reading:
         elif found := subject_of(clause, voice, self._known) or self._going_on(clause):
             yield from self._about(found, clause, voice)
         else:
+            if voice.me == USER and _ASKS.match(clause) and (named := _FOR_KIN.search(clause)):
+                yield from kin_in(named[0], voice)
             self._pass_over(clause)
         self._before, self._is_noted = clause, False
 
@@ -146,7 +150,7 @@ class _Reading:
     def _pass_over(self, clause: str) -> None:
         """Of a clause without a subject that we follow, only some kinds leave what comes after as it is."""
         self._carried = ""
-        is_harmless = any(kind.match(clause) for kind in (_ASIDE, _ELSEWHO, _ASKS))
+        is_harmless = any(kind.match(clause) for kind in (_ASIDE, _ELSEWHO, _ASKS, words.EVERY_AGENT))
         self._is_over = not is_harmless or bool(_HEARSAY.search(clause))
 
 

@@ -18,7 +18,7 @@ _KIN_NAMED = re.compile(
     rf"^(?:'s name is|is (?:called|named)|is) (?:not (?P<wrong>{words.PERSON}),? but "
     rf")?(?P<name>{words.PERSON})(?=$|[,.;!]| (?:and|but)\b)"
 )
-_NOT_NAMES = re.compile(rf"(?:{words.NATIONALITY}|{words.any_of('Muslim Catholic Jewish Hindu Buddhist Christian')})\b")
+_NOT_NAMES = re.compile(rf"(?:{words.NATIONALITY}|{words.FAITH}|Christian)\b")
 NOT_TAIL = re.compile(r"(?:,| and| but|, and|, but) not (?P<wrong>[^,]{1,60})$")
 GOES_ON = re.compile(
     r"^(?:am|is|are|lives?|works?|have|has|owns?|uses?|likes?|loves?|hates?|prefers?|speaks?|"
@@ -87,7 +87,8 @@ def _kin_of(clause: str, whose: str, voice: Voice, known: People) -> Found | Non
     if (said := _KIN_NAMED.match(rest)) and not _NOT_NAMES.match(said["name"]) and (name := person(said["name"])):
         known.known.add(name)
         return Found("", "", (replace(claim_of(voice, USER, predicate, name), wrong=said["wrong"] or ""),))
-    if said := re.match(r"(?:are (?:called|named)|'s names are|names are) (?P<names>.+)", rest):
+    said = re.match(r"(?:are(?: called| named|(?= [A-Z]\w+,? and [A-Z]))|'s names are|names are) (?P<names>.+)", rest)
+    if said and not _NOT_NAMES.match(said["names"]):
         return Found("", "", tuple(claim_of(voice, USER, predicate, name) for name in people(said["names"])))
     name = person(rest.removeprefix(", "))
     if name and (rest[0] != "," or rest.count(",") > 1):  # not "my sister, Bob and I"

@@ -37,6 +37,8 @@ _NOBODY = frozenset(
     ).split()
 ) | {"tool result", "tool output", "tool call", "search result", "search results", "function result", "ai assistant"}
 
+# They open somebody's own line.
+_HEADINGS = frozenset("open next done todo pending blocked decided outcome ps also important".split())
 # In a client's own log: what stands in the user's place, and was written by the client or by an agent.
 _WRITTEN_BY_CLIENT = ("isMeta", "isCompactSummary", "isSidechain", "isSynthetic", "toolUseResult")
 _MACHINES = frozenset(
@@ -249,6 +251,8 @@ def _label(line: str) -> _Label | None:
         return None
     name = next(match[kind] for kind in _KINDS_OF_LABEL if match[kind] is not None).strip()
     words = name.lower().split()
+    if name.lower() in _HEADINGS:
+        return None
     if name.lower() in _SPOKEN_BY_USER:
         return _Label("user", "", match["rest"])
     if name.lower() in _NOTE_LABELS:

@@ -36,6 +36,14 @@ _THIS_TEXT = (
     r"monologue|statement|essay|summary|resume|cv|post|reply|ad|review|lyrics|tweet|blurb|translation|version)s?\b"
 )
 
+# Where what follows is no text to work on, but what the letter is to say, or a rule for the code.
+_OWN_TASK = (
+    r"(?:write|draft|compose) (?!.*\b(?:from|as an?|about|cover|voice|style|poem|story)\b)[^:]*\b(?:e?-?mail|reply|"
+    r"message|decline|out-of-office|invit\w+|request|complaint|one-liner|function|regex|query|formula)\b[^:]*[.!?]$|"
+    r"(?:fix|convert|improve|analy[sz]e|parse|edit|rewrite) (?:this|the|my|these|our) (?:[\w-]+ ){0,2}(?:function|code|"
+    r"script|module|tests?|class|query|css|regex|component|bug|makefile|pipeline|schema|build|loop|migration)\b[^:]*$"
+)
+
 # In this order: the first that matches decides.
 TRAPS: tuple[Trap, ...] = (
     _trap(
@@ -83,9 +91,9 @@ TRAPS: tuple[Trap, ...] = (
         r"scenario|comic|song|campaign|example|essay|sketch|screenplay|fanfic)\b",
         r"\b(?:story|novel|film|movie|book|poem|play|joke|tale) (?:is )?(?:about|where|in which)\b",
         r"\b(?:my|the) (?:\w+ )?(?:character|hero|heroine|protagonist|narrator|villain|avatar|persona)\b|\bfictional\b",
-        r"^(?:please |can you |could you |now |help me )*(?:translate|rewrite|rephrase|proofread|paraphrase|"
-        r"summari[sz]e|spell-?check|fix|correct|draft|write|compose|repeat|complete|finish|analy[sz]e|edit|polish|"
-        r"improve|convert|classify|parse|grade)\b(?!.*\b(?:user asked)\b)",
+        rf"^(?:please |can you |could you |now |help me )*(?!{_OWN_TASK})(?:translate|rewrite|rephrase|proofread|"
+        r"paraphrase|summari[sz]e|spell-?check|fix|correct|draft|write|compose|repeat|complete|finish|analy[sz]e|edit|"
+        r"polish|improve|convert|classify|parse|grade)\b(?!.*\b(?:user asked)\b)",
         # "What do you think of my opener?", "is this sentence correct?": what follows is the text itself.
         rf"\b(?:feedback|thoughts|opinion|rate|judge|review|check|critique|evaluate|comment|look (?:at|over)|think "
         rf"(?:of|about)|(?:how|here|what)(?: is|'s)|how do(?:es)?|what about|is|are|does|like) {_THIS_TEXT}",
@@ -140,7 +148,7 @@ TRAPS: tuple[Trap, ...] = (
         "perhaps",
         Reach.SENTENCE,
         r"\b(?:maybe|perhaps|might|possibly|could be|not sure|unsure|apparently|i wonder|seems? to|appears? to|"
-        r"who knows|no idea|i guess|i suppose|not certain|likely|may be|rumou?r)\b",
+        r"who knows|no idea(?! (?:about|of)\b)|i guess|i suppose|not certain|likely|may be|rumou?r)\b",
     ),
     _trap(
         "past",
@@ -153,7 +161,7 @@ TRAPS: tuple[Trap, ...] = (
         "quote",
         Reach.SENTENCE,
         QUOTED,
-        r"(?-i:[A-Z])\w*: (?:I|my|we)\b",
+        r"\b(?!(?:PS|FYI|BTW|Also|Important|Background|Context)\b)(?-i:[A-Z])\w*: (?:I|my|we)\b",
         r"[,.!] (?:said|says|joked|replied|quipped|laughed|shouted) \w",
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from itertools import takewhile
 
-from butler_memory.domain.extraction.vocabulary import NOT_A_PERSON, PERSON, PROPER, any_of
+from butler_memory.domain.extraction.vocabulary import IMPERATIVE, NOT_A_PERSON, PERSON, PROPER, any_of
 
 LONGEST_VALUE = 120
 _MOST_WORDS = 9
@@ -16,10 +16,12 @@ _KEPT_WHOLE = re.compile(
 )
 # What begins another thought.
 _CUT = re.compile(
-    r"(?:\s*(?:[;!?()\[\]—–]|:(?!\d)|\.\s|\.$|\s-\s)|,?\s+(?:but|so|because|since|which|who|whom|that|when|whenever|"
+    rf"(?:,\s+(?:and |then |please )*(?:no need|{IMPERATIVE} (?:the|an?|me|my|it|us|to|them)\b)|"
+    r"\s*(?:[;!?()\[\]—–]|:(?!\d)|\.\s|\.$|\s-\s)|,?\s+(?:but|so|because|since|which|who|whom|that|when|whenever|"
     r"while|if|although|though|unless|as|until|please|thanks|especially|particularly|except|even|too|hence|therefore|"
     r"than any\w+|more than|the most|most of all|a lot|very much|so much|these days|nowadays|right now|currently|at "
     r"the moment|by the way|btw|you know|anyway|now|just|and (?:more|so on|others|stuff)|etc|for what|as well|to death|"
+    r"unfortunately|sadly|luckily|obviously|on top of|to boot|after all|of all things|"
     r"with (?:my|all|a passion))\b).*",
     re.IGNORECASE | re.DOTALL,
 )
