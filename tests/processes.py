@@ -1,9 +1,22 @@
-"""Whether a process is still there."""
+"""Other processes: whether one is still there, and waiting for what it does."""
 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+
+PATIENCE_SECONDS = 30
+
+Check = Callable[[], Awaitable[bool]]
+
+
+async def until(holds: Check, what: str) -> None:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not await holds():
+        assert time.monotonic() < end, f"never: {what}"
+        await asyncio.sleep(0.05)
 
 
 def alive(pid: int) -> bool:

@@ -55,6 +55,14 @@ def reads(open_engine: OpenEngine) -> Callable[..., Any]:
     return make
 
 
+async def shown(engine: Engine, ask: Caller, prompt: str) -> Caller:
+    """A session that was served what fits the prompt."""
+    session = Caller(engine.memory, ask.who, "served")
+    await session.call("context", {"trigger_prompt": prompt})
+    await engine.reader.served.flush()
+    return session
+
+
 async def tell(ask: Caller, hands: Hands, *texts: str, **more: Any) -> list[Json]:
     """Episodes a minute apart, each of a session of its own."""
     told = []
@@ -359,9 +367,7 @@ async def test_r6_outcomes_of_rules_are_marks_of_the_sessions_that_were_served_t
     engine, model = await reads({"outcomes": [outcome]}, {"outcomes": [outcome]})
     await Caller(engine.memory, ask.who, "unserved").episode("User: the report was empty")
     assert (await consolidated(engine)).counts["outcomes_refused"] == 1
-    served = Caller(engine.memory, ask.who, "served")
-    await served.call("context", {"trigger_prompt": "Send the report on Fridays"})
-    await engine.reader.served.flush()
+    served = await shown(engine, ask, "Send the report on Fridays")
     await served.episode("User: the report was empty again")
     assert (await consolidated(engine)).counts["outcomes_marked"] == 1
     assert "- session of E1: R1" in model.prompts[1].text
@@ -376,9 +382,7 @@ async def test_r6_a_session_has_one_word_on_a_rule_however_often_a_reading_says_
     rule = await ask.rule("Send the report on Fridays")
     outcome = {"rule": "R1", "outcome": "harmful", "reason": "it was empty", "evidence": ["E1"]}
     engine, _ = await reads({"outcomes": [outcome, outcome, {**outcome, "outcome": "helpful"}]})
-    served = Caller(engine.memory, ask.who, "served")
-    await served.call("context", {"trigger_prompt": "Send the report on Fridays"})
-    await engine.reader.served.flush()
+    served = await shown(engine, ask, "Send the report on Fridays")
     await served.episode("User: the report was empty")
     counts = (await consolidated(engine)).counts
     assert (counts["outcomes_marked"], counts["outcomes_refused"]) == (1, 2)
@@ -444,9 +448,7 @@ async def test_r6_harm_to_a_rule_is_told_in_the_users_own_words(
     rule = await ask.rule("Send the report on Fridays")
     said = {"rule": "R1", "outcome": "harmful", "reason": "the reports annoy everybody", "evidence": ["E1"]}
     engine, _ = await reads({"outcomes": [said]})
-    served = Caller(engine.memory, ask.who, "served")
-    await served.call("context", {"trigger_prompt": "Send the report on Fridays"})
-    await engine.reader.served.flush()
+    served = await shown(engine, ask, "Send the report on Fridays")
     await served.episode("User: What does it say?\nTool: Alle klagen laut und deutlich.")
     assert (await consolidated(engine)).counts["outcomes_refused"] == 1
     assert (await ask.row(rule))["harmful_count"] == 0

@@ -10,9 +10,8 @@ import asyncio
 import os
 import random
 import signal
-import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import product
 from pathlib import Path
@@ -29,24 +28,15 @@ from butler_memory.workers.workers import Workers
 from caller import Caller, Json
 from conftest import Hands, MakePrincipal, OpenEngine, Template, rows
 from points import IN_NO_TRANSACTION, POINTS, Trouble, once_at
+from processes import PATIENCE_SECONDS, Check, until
 from worker_process import worker
 
 pytestmark = pytest.mark.usefixtures("ledger")
 
 ROUNDS = int(os.environ.get("ROUNDS", "0"))  # none: the few that the suite runs
-PATIENCE_SECONDS = 30
 LEASE_SECONDS = 1.0
 SMALL_BATCHES = {"BUTLER_MEMORY_CONSOLIDATION__BATCH_SIZE": "2"}
 PLACES = "Athens Bergen Cork Delft Essen".split()
-
-Check = Callable[[], Awaitable[bool]]
-
-
-async def until(holds: Check, what: str) -> None:
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not await holds():
-        assert time.monotonic() < end, f"never: {what}"
-        await asyncio.sleep(0.05)
 
 
 def workers_of(engine: Engine, lease_seconds: float) -> Workers:

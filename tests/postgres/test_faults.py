@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 
@@ -22,21 +21,13 @@ from butler_memory.postgres.provision import Urls
 from caller import Caller
 from conftest import Hands, Template, owner_connection, rows
 from ledger import check_ledger
+from processes import until
 from worker_process import BATCH, worker
 
 ROUNDS = int(os.environ.get("ROUNDS", "1"))
 MEMORIES = 4 * BATCH
-PATIENCE_SECONDS = 30
 
 every_round = pytest.mark.parametrize("turn", range(ROUNDS))
-Check = Callable[[], Awaitable[bool]]
-
-
-async def until(holds: Check, what: str) -> None:
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not await holds():
-        assert time.monotonic() < end, f"never: {what}"
-        await asyncio.sleep(0.05)
 
 
 @asynccontextmanager

@@ -130,7 +130,7 @@ def _told(reading: Json) -> list[Text]:
 
 
 def _how(reading: Json) -> str:
-    count = len(reading["read"])
+    count = len(reading.get("read", []))
     episodes = f"{count} episode{'' if count == 1 else 's'}" if count else "the next episodes"
     match reading["outcome"]:
         case "failed":
