@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -32,6 +31,7 @@ from butler_memory.domain.supersession import (
     slot_of,
 )
 from butler_memory.errors import InvalidInput
+from pace import within
 
 law = settings(deadline=None, derandomize=True, database=None)
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -347,10 +347,9 @@ def test_f11_the_values_on_a_key_are_compared_at_once_however_many_and_long_they
     """Of processor time, which others on the machine do not use up."""
     on_key = [known(f"{n} " + " ".join(f"w{n}x{m}s" for m in range(3_000)), MANY) for n in range(60)]
     on_key += [known(f"likes the place number {n} of the mountains", MANY) for n in range(1_000)]
-    began = time.process_time()
-    for said in (f"{on_key[0].content} more", "likes the lake"):
-        assert decide(says(said), slot(MANY, said), on_key, said_this_session=NOBODY, now=NOW) == Create()
-    assert time.process_time() - began < 0.3
+    with within(0.3):
+        for said in (f"{on_key[0].content} more", "likes the lake"):
+            assert decide(says(said), slot(MANY, said), on_key, said_this_session=NOBODY, now=NOW) == Create()
 
 
 # --- where it belongs when no scope is given (F5) ---

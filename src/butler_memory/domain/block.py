@@ -154,13 +154,22 @@ _BLOCK_MARK = re.compile(r"(?:[#>=|]|[-*+_](?=[\s\-*+_])|`{3}|~{3})")
 
 def harmless(text: str) -> str:
     """One line that neither closes the fence nor starts a heading, list, quote or code block of its own (C5)."""
-    line = _without_fence(one_line(_UNSEEN.sub(_what_belongs, text)))
+    line = _without_fence(one_line(_seen(text)))
     return f"\\{line}" if _BLOCK_MARK.match(line) else line
 
 
-def _what_belongs(unseen: re.Match[str]) -> str:
-    before = unseen.string[unseen.start() - 1 : unseen.start()]
-    return "".join(_JOINING.findall(unseen[0])[:_MOST_JOINING]) if _may_be_joined(before) else ""
+def _seen(text: str) -> str:
+    """Without what shows nothing, but for what belongs to the character before; each character is judged once."""
+    judged: dict[str, bool] = {}
+
+    def what_belongs(unseen: re.Match[str]) -> str:
+        start = unseen.start()
+        before = text[start - 1 : start]
+        if before not in judged:
+            judged[before] = _may_be_joined(before)
+        return "".join(_JOINING.findall(unseen[0])[:_MOST_JOINING]) if judged[before] else ""
+
+    return _UNSEEN.sub(what_belongs, text)
 
 
 def _may_be_joined(char: str) -> bool:
