@@ -18,6 +18,7 @@ check: .venv/.dev
 	@$(BIN)/ruff format --check -q src tests bench
 	@$(BIN)/ruff check -q src tests bench
 	@$(BIN)/mypy
+	@$(BIN)/mypy bench
 	@$(BIN)/lint-imports
 
 bench-embedding: .venv/.dev

@@ -15,7 +15,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -124,12 +124,13 @@ def main() -> None:
     parser.add_argument("--days", type=int, default=30)
     given = parser.parse_args()
     month = Month(given.episodes, given.days)
+    parts: dict[str, Callable[[], Json]] = {
+        "month": lambda: asyncio.run(lived(month)),
+        "patterns": lambda: by_patterns(month),
+        "job": lambda: asyncio.run(by_the_job(month)),
+    }
     report: Json = {"machine": machine()}
-    for name, figures in (
-        ("month", lambda: asyncio.run(lived(month))),
-        ("patterns", lambda: by_patterns(month)),
-        ("job", lambda: asyncio.run(by_the_job(month))),
-    ):
+    for name, figures in parts.items():
         report[name] = figures()
         console.print_json(data={name: report[name]})
     RESULTS.mkdir(exist_ok=True)

@@ -263,4 +263,5 @@ def mixed(vectors: Vectors, pairs: npt.NDArray[np.int_], seed: int) -> Vectors:
     noise = np.random.default_rng(seed).standard_normal((len(pairs), vectors.shape[1]), np.float32)
     noise *= NOISE / np.sqrt(vectors.shape[1])
     between = (1 - TAIL_SHARE) * vectors[pairs[:, 0]] + TAIL_SHARE * vectors[pairs[:, 1]] + noise
-    return (between / np.linalg.norm(between, axis=1, keepdims=True)).astype(np.float32)
+    unit: Vectors = (between / np.linalg.norm(between, axis=1, keepdims=True)).astype(np.float32)
+    return unit

@@ -122,7 +122,7 @@ async def load_conversation(
     secret, _ = await engine.access.create_token(conversation.name, "bench", Role.BUTLER)
     who = await engine.access.authenticate(secret)
     start = datetime(2026, 1, 1, tzinfo=UTC)
-    items = [
+    items: list[dict[str, Any]] = [
         {
             "content": text,
             "session_id": conversation.sessions[turn],

@@ -100,7 +100,7 @@ async def texts_a_second(directory: Path, count: int) -> None:
             await engine.memory.store_fact(WHO, given)
     real = await MiniLmEmbedder.open(cache)
     for version, asks in (("all-MiniLM-L6-v2@alone", False), ("all-MiniLM-L6-v2@beside", True)):
-        real.version = version  # type: ignore[misc]  another name for the same weights
+        real.version = version  # another name for the same weights
         async with engine_with(directory, real, FakeEmbedder()) as engine:
             # The model is what is shared: texts of its own, one by one, as questions are.
             calls = [lambda: real.embed(["which restaurant did I like in the old harbour?"])] if asks else []

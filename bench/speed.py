@@ -21,6 +21,7 @@ from contextlib import AsyncExitStack
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -33,6 +34,7 @@ import over_http
 from butler_memory.bootstrap import Engine, open_engine, timetable
 from butler_memory.domain.kinds import Role
 from butler_memory.embedding.minilm import MiniLmEmbedder
+from butler_memory.embedding.models import Models
 from butler_memory.memory import Memory
 from butler_memory.settings import Settings
 from butler_memory.settings import load as load_settings
@@ -125,11 +127,11 @@ async def compare(bench: Bench, beside: baseline.Baseline | None, caller: over_h
 def _timed(bench: Bench, watch: Stopwatch) -> Memory:
     """The engine with a stopwatch on its model and its database."""
     engine = bench.engine
-    embedder = Timed(engine.embedder, "embed", "embedding", watch)
-    database = Timed(engine.database, "read", "SQL", watch)
+    embedder: Any = Timed(engine.embedder, "embed", "embedding", watch)
+    database: Any = Timed(engine.database, "read", "SQL", watch)
     return Memory(
         engine.desk,
-        replace(engine.reader, embedder=embedder, database=database),
+        replace(engine.reader, models=Models(embedder), database=database),
         engine.clock,
         timetable(engine.settings),
     )
@@ -232,7 +234,8 @@ def crossing(steps: Sequence[Report], tool: str) -> int | None:
     for below, above in itertools.pairwise(steps):
         low, high = below[tool]["p95"], above[tool]["p95"]
         if low <= LIMIT_MS < high:
-            return round(below["rows"] + (LIMIT_MS - low) / (high - low) * (above["rows"] - below["rows"]))
+            rows: float = below["rows"] + (LIMIT_MS - low) / (high - low) * (above["rows"] - below["rows"])
+            return round(rows)
     return None
 
 
