@@ -38,7 +38,7 @@ from butler_memory.postgres import consolidation as table
 from butler_memory.postgres import memories
 from butler_memory.postgres.changes import Author, Change, Link, apply
 from butler_memory.postgres.consolidation import Review
-from butler_memory.postgres.database import Conn
+from butler_memory.postgres.database import Conn, Database
 from butler_memory.security.principal import Principal
 from butler_memory.writing import facts, rules
 from butler_memory.writing.desk import Desk, Written
@@ -57,10 +57,8 @@ Step = Callable[[Conn], Awaitable[Item]]
 class Prepared:
     """A plan whose texts have their vectors, so that the transaction waits for nothing."""
 
-    desk: Desk
     batch: Batch
     steps: Sequence[tuple[Planned, Step]]
-    statements: Sequence[Statement]
     now: datetime
 
 
@@ -82,7 +80,7 @@ async def prepare(desk: Desk, batch: Batch, planned: Sequence[Planned], now: dat
     tickets = [ready.ticket for ready in made if isinstance(ready, Statement | Saying)]
     await asyncio.gather(*(desk.vectors.wait(ticket) for ticket in tickets))
     steps = [(each, _step(desk, batch, each, ready, now)) for each, ready in zip(planned, made, strict=True)]
-    return Prepared(desk, batch, steps, [ready for ready in made if isinstance(ready, Statement)], now)
+    return Prepared(batch, steps, now)
 
 
 async def _prepared(desk: Desk, batch: Batch, planned: Planned, now: datetime) -> Statement | Saying | None:
@@ -137,6 +135,26 @@ async def write(conn: Conn, prepared: Prepared, *, share: float, capped: bool = 
     read = tuple(episode.id for episode in there)
     left_out = tuple(episode.id for episode in batch.episodes if episode.id not in alive)
     return Applied(tuple(items), read, left_out)
+
+
+class _Rehearsed(Exception):
+    """Carries what would have been written out of its transaction."""
+
+    def __init__(self, applied: Applied) -> None:
+        self.applied = applied
+
+
+async def rehearsed(database: Database, tenant: str, work: Callable[[Conn], Awaitable[Applied]]) -> Applied:
+    """What `work` would write: its transaction is left in the end, and leaves nothing behind."""
+
+    async def tried(conn: Conn) -> None:
+        raise _Rehearsed(await work(conn))
+
+    try:
+        await database.run(tenant, tried)
+    except _Rehearsed as done:
+        return done.applied
+    raise AssertionError("a rehearsal ends by leaving its transaction")
 
 
 def consolidated(episode: Episode) -> Change:

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from butler_memory.consolidation.apply import Prepared, prepare, shape_of, write
+from butler_memory.consolidation.apply import Prepared, prepare, rehearsed, shape_of, write
 from butler_memory.consolidation.batch import Batch, UnknownHandle, batch_of
 from butler_memory.consolidation.plan import plan
 from butler_memory.consolidation.run import NEEDS_REVIEW, ids_in
@@ -23,7 +23,7 @@ from butler_memory.domain.kinds import (
     Validity,
 )
 from butler_memory.domain.lifecycle import check_consolidation_step, check_fact_step
-from butler_memory.domain.outcomes import Applied, Rehearsed
+from butler_memory.domain.outcomes import Applied
 from butler_memory.domain.proposal import Proposal
 from butler_memory.domain.records import Episode, Fact
 from butler_memory.domain.supersession import is_claim
@@ -136,15 +136,9 @@ async def _apply_proposal(desk: Desk, who: Principal, review: Review, now: datet
 
 async def _rehearse_proposal(desk: Desk, who: Principal, review: Review, now: datetime) -> Applied:
     prepared = await _as_proposed(desk, who, review, now)
-
-    async def work(conn: Conn) -> None:
-        raise Rehearsed(await _write_all(conn, who, review, prepared, now))
-
-    try:
-        await desk.database.run(who.tenant, work)
-    except Rehearsed as rehearsed:
-        return rehearsed.applied
-    raise AssertionError("a rehearsal ends by leaving its transaction")
+    return await rehearsed(
+        desk.database, who.tenant, lambda conn: _write_all(conn, who, review, prepared, now)
+    )  # fmt: skip
 
 
 async def _as_proposed(desk: Desk, who: Principal, review: Review, now: datetime) -> Prepared:

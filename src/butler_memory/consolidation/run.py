@@ -10,14 +10,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from butler_memory.consolidation.apply import Prepared, author_for, prepare, shape_of, write
+from butler_memory.consolidation.apply import Prepared, author_for, prepare, rehearsed, shape_of, write
 from butler_memory.consolidation.batch import Batch, UnknownHandle, next_batch
 from butler_memory.consolidation.plan import plan
 from butler_memory.consolidation.readers import EpisodeReader
 from butler_memory.domain.clock import new_id
 from butler_memory.domain.kinds import ConsolidationStatus, EventType, JobName, MemoryType
 from butler_memory.domain.lifecycle import kept_for_a_person
-from butler_memory.domain.outcomes import Applied, Rehearsed, TooMuch, after_bad_output
+from butler_memory.domain.outcomes import Applied, TooMuch, after_bad_output
 from butler_memory.domain.proposal import Proposal
 from butler_memory.domain.records import Episode
 from butler_memory.domain.schedule import Timetable
@@ -90,16 +90,12 @@ class Consolidation:
         await self._require_budget(batch, now)
         reply = await self.reader.read(batch)
         prepared = await self._prepared(batch, reply, now)
+        share = self.settings.max_retired_share
         try:
-            await database.run(tenant, lambda conn: self._tried(conn, prepared))
-        except Rehearsed as tried:
-            return Reading(batch, reply, tried.applied)
+            applied = await rehearsed(database, tenant, lambda conn: write(conn, prepared, share=share))
         except TooMuch:
             return Reading(batch, reply, None, NEEDS_REVIEW)
-        raise AssertionError("a rehearsal ends by leaving its transaction")
-
-    async def _tried(self, conn: Conn, prepared: Prepared) -> None:
-        raise Rehearsed(await write(conn, prepared, share=self.settings.max_retired_share))
+        return Reading(batch, reply, applied)
 
     async def _not_before(self, lease: Lease, now: datetime) -> datetime | None:
         """A session that goes on is not read in the middle of it, but at its usual time at the latest (K8)."""

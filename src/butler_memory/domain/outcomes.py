@@ -59,13 +59,6 @@ class TooMuch(Exception):
     """The proposal would retire more than one reading may (K5): nothing of it is written."""
 
 
-class Rehearsed(Exception):
-    """Carries what would have been written out of its transaction, which then leaves nothing behind."""
-
-    def __init__(self, applied: Applied) -> None:
-        self.applied = applied
-
-
 def most_retired(seen: int, share: float) -> int:
     return max(FEWEST_RETIRED, int(seen * share))
 
